@@ -1,0 +1,287 @@
+"""Checkpoints of LangGraph: its own conformance suite, and what that leaves out: two writers on one thread."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import os
+import threading
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.graph import START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, Send, interrupt
+from typing_extensions import TypedDict
+
+from waybill import Waybill
+from waybill.langchain import ThreadTaken, WaybillSaver
+
+ON = {"configurable": {"thread_id": "t"}}
+
+
+class ElsewhereRead(WaybillSaver):
+    """Reads all that it returns as another process would: with nothing in memory."""
+
+    def get_tuple(self, config):
+        with WaybillSaver(self.client) as other:
+            return other.get_tuple(config)
+
+    def list(self, config, **more):
+        with WaybillSaver(self.client) as other:
+            yield from other.list(config, **more)
+
+
+@pytest.mark.parametrize("kind", [ElsewhereRead, WaybillSaver] if os.environ.get("WAYBILL_LANGCHAIN_LONG") else [ElsewhereRead])
+def test_it_conforms(waybill: Waybill, kind):
+    @checkpointer_test(name=kind.__name__)
+    async def made():
+        with kind(waybill) as saver:
+            yield saver
+
+    report = asyncio.run(validate(made))
+    failures = {name: one.failures for name, one in report.results.items() if not one.passed}
+    assert not failures, failures
+    assert report.passed_all()
+
+
+class State(TypedDict):
+    done: Annotated[list[str], operator.add]
+
+
+def stepping(saver, *steps):
+    """Returns a graph of nodes, one after the other."""
+    graph = StateGraph(State)
+    graph.add_sequence([(f"n{at}", step) for at, step in enumerate(steps)])
+    graph.add_edge(START, "n0")
+    return graph.compile(checkpointer=saver)
+
+
+def says(text):
+    return lambda state: {"done": [text]}
+
+
+def test_of_two_processes_on_one_thread_one_is_refused(waybill: Waybill):
+    """langgraph#8796."""
+    with WaybillSaver(waybill) as one, WaybillSaver(waybill) as two:
+        begun, go_on = threading.Event(), threading.Event()
+
+        def slow(state):
+            begun.set()
+            assert go_on.wait(30)
+            return {"done": ["one"]}
+
+        refused: list[BaseException] = []
+
+        def first():
+            with pytest.raises(ThreadTaken) as caught:
+                stepping(one, says("start"), slow, says("never")).invoke({"done": []}, ON, durability="sync")
+            refused.append(caught.value)
+
+        running = threading.Thread(target=first)
+        running.start()
+        assert begun.wait(30)
+        found = stepping(two, says("two")).invoke({"done": []}, ON, durability="sync")
+        go_on.set()
+        running.join()
+        assert "taken it over" in str(refused[0])
+        assert found["done"][-1] == "two"
+        kept = stepping(two, says("two")).get_state(ON).values
+        assert kept == found
+        # It may begin again, from what the other one has left.
+        assert stepping(one, says("again")).invoke({"done": []}, ON)["done"] == [*kept["done"], "again"]
+
+
+@pytest.mark.parametrize("has_history", [True, False])
+def test_of_two_runs_in_one_process_one_is_refused(waybill: Waybill, has_history):
+    with WaybillSaver(waybill) as saver:
+        if has_history:
+            stepping(saver, says("before")).invoke({"done": []}, ON)
+        both = threading.Barrier(2)
+        outcomes: list[Any] = []
+
+        def meet(state):
+            both.wait(20)
+            return {"done": ["met"]}
+
+        def run():
+            try:
+                outcomes.append(stepping(saver, meet, says("end")).invoke({"done": []}, ON, durability="sync"))
+            except (ThreadTaken, threading.BrokenBarrierError) as error:
+                both.abort()
+                outcomes.append(error)
+
+        threads = [threading.Thread(target=run) for _ in range(2)]
+        for one in threads:
+            one.start()
+        for one in threads:
+            one.join()
+        assert sum(isinstance(one, ThreadTaken) for one in outcomes) >= 1, outcomes
+        done = stepping(saver, says("x")).get_state(ON).values["done"]
+        assert done.count("met") <= 1, done
+
+
+def test_what_was_read_before_another_process_wrote_cannot_be_built_on(waybill: Waybill):
+    with WaybillSaver(waybill) as one, WaybillSaver(waybill) as two:
+        stepping(one, says("a")).invoke({"done": []}, ON)
+        one.release("t")
+        read = two.get_tuple(ON)
+        stepping(one, says("b")).invoke({"done": []}, ON)
+        with pytest.raises(ThreadTaken, match="has written to it since"):
+            two.put_writes(read.config, [("done", ["c"])], "task")
+
+
+def fold(state, writes):
+    for write in writes:
+        state = add_messages(state or [], write)
+    return state or []
+
+
+class Plain(TypedDict):
+    messages: Annotated[list[AnyMessage], add_messages]
+    notes: Annotated[list[str], operator.add]
+    answer: str
+
+
+class Delta(TypedDict):
+    messages: Annotated[list[AnyMessage], DeltaChannel(fold, snapshot_frequency=7)]
+    notes: Annotated[list[str], operator.add]
+    answer: str
+
+
+class Inner(TypedDict):
+    answer: str
+
+
+def conversation(state, saver):
+    """A graph with parallel nodes, a subgraph, an interrupt, and messages of several kinds."""
+
+    def ask(found):
+        call = {"name": "look", "args": {"n": len(found["messages"])}, "id": "c1"}
+        return {"messages": [AIMessage("€ let me look\x00", tool_calls=[call], response_metadata={"x": 1.5})]}
+
+    def look(found):
+        return {"messages": [ToolMessage("seen", tool_call_id="c1", artifact={"raw": b"\x01"})], "notes": [f"looked at {found['n']}"]}
+
+    def decide(found):
+        return {"answer": interrupt("go on?")}
+
+    inner = StateGraph(Inner)
+    inner.add_node("decide", decide)
+    inner.add_node("after", lambda found: {"answer": found["answer"] + "!"})
+    inner.add_edge(START, "decide")
+    inner.add_edge("decide", "after")
+    graph = StateGraph(state)
+    graph.add_node("ask", ask)
+    graph.add_node("look", look)
+    graph.add_node("inner", inner.compile())
+    graph.add_edge(START, "ask")
+    graph.add_conditional_edges("ask", lambda found: [Send("look", {"n": n}) for n in range(3)], ["look"])
+    graph.add_edge("look", "inner")
+    return graph.compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize("state", [Plain, Delta])
+def test_another_process_goes_on_with_a_conversation(waybill: Waybill, state):
+    for n in range(4):
+        with WaybillSaver(waybill) as saver:
+            app = conversation(state, saver)
+            found = app.invoke({"messages": [HumanMessage(f"question {n}")]}, ON, durability="sync")
+            assert found["__interrupt__"][0].value == "go on?"
+        with WaybillSaver(waybill) as saver:
+            app = conversation(state, saver)
+            found = app.invoke(Command(resume=f"yes {n}"), ON, durability="sync")
+    assert len(found["messages"]) == 4 * 5
+    assert found["messages"][1].content == "€ let me look\x00"
+    assert found["messages"][2].artifact == {"raw": b"\x01"}
+    assert found["notes"] == ["looked at 0", "looked at 1", "looked at 2"] * 4
+    assert found["answer"] == "yes 3!"
+    with WaybillSaver(waybill) as saver:
+        app = conversation(state, saver)
+        history = list(app.get_state_history(ON))
+        assert history[0].values["messages"] == found["messages"]
+        assert [one.metadata["step"] for one in history] == sorted((one.metadata["step"] for one in history), reverse=True)
+        # A fork from the middle, and the branch that was left is still there.
+        middle = next(one for one in history if one.next == ("ask",) and len(one.values["messages"]) == 11)
+        forked = app.invoke(None, middle.config, durability="sync")
+        assert len(forked["messages"]) == 15
+        assert len(app.get_state(history[0].config).values["messages"]) == 20
+    with WaybillSaver(waybill) as saver:
+        saver.copy_thread("t", "u")
+        on_copy = {"configurable": {"thread_id": "u"}}
+        assert conversation(state, saver).get_state(on_copy).values["messages"] == forked["messages"]
+        saver.prune(["u"])
+        assert len(list(saver.list(on_copy | {"configurable": {"thread_id": "u", "checkpoint_ns": ""}}))) == 1
+        saver.delete_thread("t")
+        assert saver.get_tuple(ON) is None
+    with WaybillSaver(waybill) as saver:
+        app = conversation(state, saver)
+        assert app.get_state(ON).values == {}
+        assert app.get_state(on_copy).values["messages"] == forked["messages"]
+        assert len(app.invoke(Command(resume="yes"), on_copy)["messages"]) == 15
+
+
+def test_a_graph_runs_in_an_event_loop(waybill: Waybill):
+    async def run():
+        with WaybillSaver(waybill) as saver:
+            app = conversation(Plain, saver)
+            await app.ainvoke({"messages": [HumanMessage("question")]}, ON)
+            return await app.ainvoke(Command(resume="yes"), ON), [one async for one in app.aget_state_history(ON)]
+
+    found, history = asyncio.run(run())
+    assert len(found["messages"]) == 5
+    assert len(history) > 4
+
+
+def test_a_message_that_is_changed_in_place_is_stored_again(waybill: Waybill):
+    def change(state):
+        state["messages"][0].content = "changed"
+        return {"messages": [state["messages"][0], AIMessage("x")]}
+
+    with WaybillSaver(waybill) as saver:
+        graph = StateGraph(Plain)
+        graph.add_node("change", change)
+        graph.add_edge(START, "change")
+        graph.compile(checkpointer=saver).invoke({"messages": [HumanMessage("original", id="m")]}, ON, durability="sync")
+    with WaybillSaver(waybill) as saver:
+        kept = saver.get_tuple(ON).checkpoint["channel_values"]["messages"]
+        assert [one.content for one in kept] == ["changed", "x"]
+
+
+def test_what_a_graph_does_with_a_checkpoint_that_it_read_changes_nothing(waybill: Waybill):
+    with WaybillSaver(waybill) as saver:
+        stepping(saver, says("a")).invoke({"done": []}, ON)
+        read = saver.get_tuple(ON)
+        read.checkpoint["versions_seen"]["n0"] = {}
+        read.checkpoint["channel_values"]["done"].append("b")
+        again = saver.get_tuple(ON).checkpoint
+        assert again["versions_seen"]["n0"]
+        assert again["channel_values"]["done"] == ["a"]
+
+
+def test_values_larger_than_a_request_are_stored_in_pieces(waybill: Waybill):
+    def large(state):
+        return {"messages": [AIMessage("€" * 900_000), AIMessage("short")], "notes": ["x" * 3_000_000], "answer": "y"}
+
+    with WaybillSaver(waybill) as saver:
+        graph = StateGraph(Plain)
+        graph.add_node("large", large)
+        graph.add_edge(START, "large")
+        found = graph.compile(checkpointer=saver).invoke({"messages": []}, ON, durability="sync")
+    with WaybillSaver(waybill) as saver:
+        kept = saver.get_tuple(ON).checkpoint["channel_values"]
+        assert [kept[name] for name in found] == list(found.values())
+
+
+def test_an_operator_stops_a_thread(waybill: Waybill):
+    def stop(state):
+        turn = next(iter(waybill.turns(label="langgraph=thread")))
+        turn = waybill.turn(turn.agent_turn_id)
+        turn.stop("enough")
+        return {"done": ["stopping"]}
+
+    with WaybillSaver(waybill) as saver, pytest.raises(ThreadTaken, match="enough"):
+        stepping(saver, stop, says("end")).invoke({"done": []}, ON, durability="sync")
