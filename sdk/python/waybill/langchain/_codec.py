@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import math
+import uuid
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -122,6 +123,38 @@ def messages_in(value: Any) -> list[AnyMessage] | None:
 
 def digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def short(name: str) -> str | None:
+    """Returns a UUID in 22 characters. None if it is not spelled as one."""
+    try:
+        named = uuid.UUID(name)
+    except ValueError:
+        return None
+    return base64.urlsafe_b64encode(named.bytes).decode()[:22] if str(named) == name else None
+
+
+def whole(name: str) -> str:
+    return str(uuid.UUID(bytes=base64.urlsafe_b64decode(name + "==")))
+
+
+def ref(card_ids: list[str], message_id: str | None) -> str:
+    """Returns how a list names a message: the cards that have its text, and its id."""
+    cards = ",".join(str(short(one)) for one in card_ids)
+    if message_id is None:
+        return cards
+    return f"{cards}|u{named}" if (named := short(message_id)) else f"{cards}|s{message_id}"
+
+
+def cards_of(ref: str) -> list[str]:
+    return [whole(one) for one in ref.partition("|")[0].split(",")]
+
+
+def id_of(ref: str) -> str | None:
+    _, is_given, message_id = ref.partition("|")
+    if not is_given:
+        return None
+    return whole(message_id[1:]) if message_id[0] == "u" else message_id[1:]
 
 
 class Texts:

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import models
 from .._sync.client import Waybill
-from ._codec import Texts
+from ._codec import Texts, cards_of
 from ._thread import Tenure, Thread
 
 LABEL = "langgraph.thread"
@@ -138,16 +138,17 @@ class Log:
     def _cards(self, packed: dict[str, Any]) -> list[str]:
         if "c" in packed:
             return packed["c"]
-        return [one for card_id, _ in self.refs(packed["l"]) for one in str(card_id).split(",")] if "l" in packed else []
+        return [card_id for ref in self.refs(packed["l"]) for card_id in cards_of(ref)] if "l" in packed else []
 
-    def refs(self, listed: dict[str, Any]) -> list[list[str | None]]:
-        base: list[list[str | None]] = self._json(listed["base"])[: listed["keep"]] if listed["base"] else []
+    def refs(self, listed: dict[str, Any]) -> list[str]:
+        base: list[str] = self._json(listed["base"])[: listed["keep"]] if listed["base"] else []
         return base + listed["add"]
 
-    def text(self, card_id: str) -> str:
-        """Returns the text of a card, or of several."""
-        if "," in card_id:
-            return "".join(map(self.text, card_id.split(",")))
+    def text(self, card_ids: Sequence[str]) -> str:
+        """Returns the text of a card, or of several that have pieces of it."""
+        return "".join(self._text(card_id) for card_id in card_ids)
+
+    def _text(self, card_id: str) -> str:
         text = self.texts.get(card_id)
         if text is None:
             text = str(self.client.api.show_card(card_id).content)
@@ -155,7 +156,7 @@ class Log:
         return text
 
     def _json(self, card_id: str) -> Any:
-        return json.loads(self.text(card_id))
+        return json.loads(self._text(card_id))
 
 
 def _said(reading: models.Reading) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Tenure:
 class Listed:
     """A list of messages as it was stored last: the cards, and what each would be read as (None: not read yet)."""
 
-    refs: list[list[str | None]]
+    refs: list[str]
     messages: list[BaseMessage | None]
     base: str | None
     n_base: int
@@ -119,7 +119,7 @@ class Thread:
     def forget_written(self) -> None:
         """Forgets what may not have been written after all."""
         self.lists: dict[Key, Listed] = {}
-        self.bodies: OrderedDict[bytes, str] = OrderedDict()
+        self.bodies: OrderedDict[bytes, list[str]] = OrderedDict()
 
     @property
     def head(self) -> Tenure | None:
@@ -147,11 +147,11 @@ class Thread:
         self.give(None)
         self.forget_written()
 
-    def known_body(self, body: bytes) -> str | None:
+    def known_body(self, body: bytes) -> list[str] | None:
         return self.bodies.get(body)
 
-    def keep_body(self, body: bytes, card_id: str) -> None:
-        self.bodies[body] = card_id
+    def keep_body(self, body: bytes, card_ids: list[str]) -> None:
+        self.bodies[body] = card_ids
         while len(self.bodies) > 10_000:
             self.bodies.popitem(last=False)
 

@@ -38,7 +38,7 @@ from .._sync.client import Waybill
 from .._turns import card
 from ..errors import ApiError, Stale, WaybillError
 from ..wire import uuid7
-from ._codec import Codec, Texts, digest, dumps, is_same, messages_in
+from ._codec import Codec, Texts, cards_of, digest, dumps, id_of, is_same, messages_in, ref
 from ._lease import Shared
 from ._log import Log
 from ._thread import Job, Key, Listed, Position, Run, Tenure, Thread, taken
@@ -332,13 +332,13 @@ class WaybillSaver(BaseCheckpointSaver[int]):
 
     def _unpack(self, packed: dict[str, Any], thread: Thread | None = None, name: Key | None = None) -> Any:
         if "c" in packed:
-            return self._codec.unpack(json.loads("".join(map(self._log.text, packed["c"]))))
+            return self._codec.unpack(json.loads(self._log.text(packed["c"])))
         if "l" not in packed:
             return self._codec.unpack(packed)
         refs, codec = self._log.refs(packed["l"]), self._codec
         if thread and name and name not in thread.lists:
             thread.lists[name] = Listed(refs, [None] * len(refs), packed["l"]["base"], packed["l"]["keep"])
-        found = [codec.message_of(self._log.text(str(card_id)), message_id) for card_id, message_id in refs]
+        found = [codec.message_of(self._log.text(cards_of(one)), id_of(one)) for one in refs]
         return found if packed["l"].get("is", "list") == "list" else found[0]
 
     # Writing.
@@ -460,14 +460,14 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         ns, parent = said.get("checkpoint_ns", ""), said.get("checkpoint_id")
         before = thread.checkpoints.get((ns, parent)) if parent else None
         values, packed = checkpoint["channel_values"], dict[str, Any]()
-        versions: dict[str, Any] = before["v"] if before else {}
+        versions: dict[str, Any] = self._codec.unpack(before["ck"])["channel_versions"] if before else {}
         for name, version in checkpoint["channel_versions"].items():
             if name not in new_versions and before and name in before["values"] and versions.get(name) == version:
                 packed[name] = before["values"][name]
             elif name in values:
                 packed[name] = self._pack(thread, cards, values[name], (ns, name))
         rest = {name: value for name, value in checkpoint.items() if name != "channel_values"}
-        made = {"ns": ns, "id": checkpoint["id"], "parent": parent, "values": packed, "v": checkpoint["channel_versions"]}
+        made = {"ns": ns, "id": checkpoint["id"], "parent": parent, "values": packed}
         made["md"] = self._codec.pack(get_checkpoint_metadata(job.config, metadata))
         made["ck"] = self._codec.pack(rest)
         cards.add("langgraph.checkpoint", dumps(made))
@@ -514,19 +514,19 @@ class WaybillSaver(BaseCheckpointSaver[int]):
     def _list(self, thread: Thread, cards: Cards, messages: Sequence[BaseMessage], name: Key | None) -> dict[str, Any]:
         """Writes the messages of a list that are not the same as those that the list had before."""
         before = thread.lists.get(name) if name else None
-        refs, known = list[list[str | None]](), list[BaseMessage | None]()
+        refs, known = list[str](), list[BaseMessage | None]()
         n_same, codec = 0, self._codec
         if before:
-            for message, ref, seen in zip(messages, before.refs, before.messages, strict=False):
+            for message, named, seen in zip(messages, before.refs, before.messages, strict=False):
                 if seen is None:
-                    seen = before.messages[n_same] = codec.message_of(self._log.text(str(ref[0])), ref[1])
+                    seen = before.messages[n_same] = codec.message_of(self._log.text(cards_of(named)), id_of(named))
                 if not is_same(message, seen):
                     break
                 n_same += 1
             refs, known = before.refs[:n_same], before.messages[:n_same]
         for message in messages[n_same:]:
-            ref, seen = self._message(thread, cards, message)
-            refs.append(ref)
+            named, seen = self._message(thread, cards, message)
+            refs.append(named)
             known.append(seen)
         base, n_base = (before.base, min(before.n_base, n_same)) if before and before.base else (None, 0)
         if name and len(refs) - n_base > max(16, math.isqrt(len(refs))):
@@ -535,14 +535,14 @@ class WaybillSaver(BaseCheckpointSaver[int]):
             thread.lists[name] = Listed(refs, known, base, n_base)
         return {"base": base, "keep": n_base, "add": refs[n_base:]}
 
-    def _message(self, thread: Thread, cards: Cards, message: BaseMessage) -> tuple[list[str | None], BaseMessage]:
+    def _message(self, thread: Thread, cards: Cards, message: BaseMessage) -> tuple[str, BaseMessage]:
         text, message_id, again = self._codec.message(message)
         body = digest(text)
-        card_id = thread.known_body(body)
-        if card_id is None:
-            card_id = ",".join(cards.long("langgraph.message", text))
-            thread.keep_body(body, card_id)
-        return [card_id, message_id], again
+        card_ids = thread.known_body(body)
+        if card_ids is None:
+            card_ids = cards.long("langgraph.message", text)
+            thread.keep_body(body, card_ids)
+        return ref(card_ids, message_id), again
 
 
 def _ordered(thread: Thread, key: Key) -> list[tuple[str, str, dict[str, Any]]]:
