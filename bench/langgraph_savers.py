@@ -164,7 +164,7 @@ def main() -> None:
                 ("PostgresSaver", postgres, Plain, theirs),
                 ("with DeltaChannel", postgres, Delta, theirs),
             ]
-            for name, saver, state, _ in sides:
+            for _, saver, state, _ in sides:
                 run(saver, state, 20)
             for _ in range(1 if options.short else 3):
                 for calls in (100, 400):

@@ -12,7 +12,8 @@ import pytest
 
 from waybill.testing import Server
 
-PAGE = Path(__file__).resolve().parents[3] / "docs/python.md"
+ROOT = Path(__file__).resolve().parents[3]
+PAGE = ROOT / "docs/python.md"
 
 
 def rule(contains, n_results, **reply):
@@ -45,8 +46,8 @@ def server(scripted_model, tmp_path_factory):
     found.remove()
 
 
-def pieces():
-    return re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+def pieces(page=PAGE):
+    return re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
 
 
 def test_the_page_runs(server, tmp_path, monkeypatch, capsys):
@@ -91,3 +92,32 @@ def test_the_page_runs(server, tmp_path, monkeypatch, capsys):
 
 #: Where the package is not installed, its plugin is named.
 PLUGIN = [] if os.environ.get("PYTHONPATH") is None else ["-p", "waybill.testing"]
+
+
+@pytest.fixture
+def addressed(server, monkeypatch):
+    monkeypatch.setenv("WAYBILL_API_URL", server.url)
+    monkeypatch.setenv("WAYBILL_PROJECT", server.project().config.project)
+    monkeypatch.delenv("WAYBILL_API_KEY", raising=False)
+
+
+def test_the_page_about_langgraph_runs(addressed, capsys):
+    names = {"__name__": "page"}
+    for piece in pieces(ROOT / "docs/langchain.md"):
+        exec(compile(piece, "docs/langchain.md", "exec"), names)
+    said = capsys.readouterr().out
+    for text in ("About flour: there are 12 kg.", "[1, 0, -1]", "start a new run"):
+        assert text in said, f"{text!r} is not in what the page prints:\n{said}"
+
+
+def test_the_order_survives_its_process(addressed):
+    def order(*arguments):
+        command = [sys.executable, ROOT / "examples/langgraph-durable/order.py", "order-1", *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    first = order()
+    assert first.stdout.readline().startswith("weighed the")
+    first.kill()
+    first.wait()
+    assert order().communicate(timeout=30)[0].endswith("Buy 5 kg of flour, 4 kg of salt, 5 kg of yeast?\n")
+    assert "'approved': True" in order("--approve").communicate(timeout=30)[0]

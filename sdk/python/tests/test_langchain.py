@@ -12,6 +12,7 @@ import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.conformance import checkpointer_test, validate
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
@@ -46,6 +47,16 @@ def test_it_conforms(waybill: Waybill, kind):
     failures = {name: one.failures for name, one in report.results.items() if not one.passed}
     assert not failures, failures
     assert report.passed_all()
+
+
+class Reversed:
+    """A cipher that anyone can read, but not by accident."""
+
+    def encrypt(self, plaintext):
+        return "reversed", plaintext[::-1]
+
+    def decrypt(self, ciphername, ciphertext):
+        return ciphertext[::-1]
 
 
 class State(TypedDict):
@@ -285,3 +296,14 @@ def test_an_operator_stops_a_thread(waybill: Waybill):
 
     with WaybillSaver(waybill) as saver, pytest.raises(ThreadTaken, match="enough"):
         stepping(saver, stop, says("end")).invoke({"done": []}, ON, durability="sync")
+
+
+def test_values_can_be_encrypted(waybill: Waybill):
+    serde = EncryptedSerializer(Reversed())
+    with WaybillSaver(waybill, serde=serde) as saver:
+        stepping(saver, says("secret")).invoke({"done": []}, ON)
+        for turn in waybill.turns(label="langgraph=thread"):
+            for one in waybill.turn(turn.agent_turn_id).cards():
+                assert "secret" not in str(one.content)
+    with WaybillSaver(waybill, serde=serde) as saver:
+        assert saver.get_tuple(ON).checkpoint["channel_values"]["done"] == ["secret"]
