@@ -39,7 +39,8 @@ RULES = [
 def server(scripted_model, tmp_path_factory):
     url = scripted_model(RULES)
     providers = tmp_path_factory.mktemp("providers") / "providers.yaml"
-    providers.write_text(f"provider: {{name: openai_chat, adapter: openai_chat, base_url: {url}}}\n")
+    one = "provider: {{name: {}, adapter: openai_chat, base_url: {}, record: true}}\n"
+    providers.write_text("---\n".join(one.format(name, url) for name in ("openai_chat", "openai")))
     found = Server("--providers", str(providers))
     found.model_url = url
     yield found
@@ -98,6 +99,7 @@ PLUGIN = [] if os.environ.get("PYTHONPATH") is None else ["-p", "waybill.testing
 def addressed(server, monkeypatch):
     monkeypatch.setenv("WAYBILL_API_URL", server.url)
     monkeypatch.setenv("WAYBILL_PROJECT", server.project().config.project)
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
     monkeypatch.delenv("WAYBILL_API_KEY", raising=False)
 
 
@@ -106,7 +108,15 @@ def test_the_page_about_langgraph_runs(addressed, capsys):
     for piece in pieces(ROOT / "docs/langchain.md"):
         exec(compile(piece, "docs/langchain.md", "exec"), names)
     said = capsys.readouterr().out
-    for text in ("About flour: there are 12 kg.", "[1, 0, -1]", "start a new run"):
+    for text in (
+        "About flour: there are 12 kg.",
+        "[1, 0, -1]",
+        "start a new run",
+        "{'item': 'flour', 'kilograms': 20}",
+        "It is done",
+        "bread with butter",
+        "['food']",
+    ):
         assert text in said, f"{text!r} is not in what the page prints:\n{said}"
 
 
