@@ -166,7 +166,7 @@ def test_a_graph_survives_a_kill_at_every_boundary(waybill: Waybill, tmp_path: P
     wanted, boundaries = left(waybill, "whole"), log.read_text().splitlines()
     assert len(wanted[1]) == len(set(wanted[1]))
     n_begun = Counter(one for one in boundaries if one.startswith("begin"))
-    for at in range(0, len(boundaries), 1 if os.environ.get("WAYBILL_LANGCHAIN_LONG") else 7):
+    for at in range(0, len(boundaries), 1 if os.environ.get("WAYBILL_LANGCHAIN_LONG") else 10):
         name = f"killed-{at}"
         log = tmp_path / name
         assert ended(child(waybill, name, log, at)) == -signal.SIGKILL
@@ -188,3 +188,15 @@ def test_a_process_that_was_stopped_beyond_its_lease_is_refused(waybill: Waybill
         os.kill(pid, signal.SIGCONT)
     assert [ended(pid) for pid in pids.values()] == [TAKEN, TAKEN]
     assert left(waybill, "taken") == before
+
+
+def test_of_processes_that_begin_a_thread_at_once_one_runs_it(waybill: Waybill, tmp_path: Path):
+    for at in range(3):
+        pids = [child(waybill, f"t{at}", tmp_path / f"{at}-{n}", None) for n in range(4)]
+        outcomes = [ended(pid) for pid in pids]
+        assert set(outcomes) <= {0, TAKEN}, outcomes
+        if 0 not in outcomes:  # each was refused by one that began after it
+            assert ended(child(waybill, f"t{at}", tmp_path / f"{at}-last", None)) == 0
+        _, kept = left(waybill, f"t{at}")
+        steps = [step for ns, step in kept if ns == ""]
+        assert len(steps) == len(set(steps)), kept

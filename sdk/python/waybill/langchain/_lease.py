@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import os
 import socket
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .saver import WaybillSaver
 
 log = logging.getLogger("waybill.langchain")
+NUMBERS = itertools.count()
 
 
 class Shared:
@@ -36,8 +38,8 @@ class Shared:
         self.worker = f"langgraph-{uuid.uuid4()}"
         self.pool = ThreadPoolExecutor(32, thread_name_prefix="waybill saver")
         self._client = saver.client
-        # One for each process, so that no process claims the turns of another. A process that comes after it under the same name may.
-        self._profile = f"{saver._name}-{digest(f'{socket.gethostname()}-{self.pid}').hex()[:12]}"
+        # So that no other saver claims its turns. A process that comes after this one may have the same name.
+        self._profile = f"{saver._name}-{digest(f'{socket.gethostname()}-{self.pid}-{next(NUMBERS)}').hex()[:12]}"
         self._lease_seconds, self._idle_seconds = saver.lease_seconds, saver.idle_seconds
         self._threads: OrderedDict[str, Thread] = OrderedDict()
         self._lock = threading.Lock()
@@ -60,7 +62,7 @@ class Shared:
                     del self._threads[oldest.thread_id]
             return self._threads[thread_id]
 
-    def start(self, saver: WaybillSaver, thread: Thread, before: Tenure | None) -> Tenure:
+    def start(self, thread: Thread, before: Tenure | None) -> Tenure:
         """Starts the next turn of a thread, and claims it."""
         api = self._client.api
         if not self._is_applied:
@@ -85,50 +87,90 @@ class Shared:
             raise taken(thread, "another process has begun at the same moment") from error
         claimed = self._claim(turn_id)
         fence, thread.inherits = claimed.fence.model_dump(), []
-        self._keep(saver)
+        self._keep()
         thread.used_at = time.monotonic()
-        return Tenure(turn_id, claimed.output_box_id, fence=fence, is_first=before is None)
+        return Tenure(turn_id, claimed.output_box_id, fence=fence, is_first=before is None, worker=self.worker)
 
     def _claim(self, turn_id: str) -> models.ClaimedTurn:
         until = time.monotonic() + 20
-        while True:
+        while time.monotonic() < until:
             with self._claiming:
                 if found := self._claimed.pop(turn_id, None):
                     return found[0]
                 body = {"worker": self.worker, "target": self._profile, "most": 100, "wait_seconds": 1, "lease_seconds": self._lease_seconds}
-                for one in self._client.api.claim_turns(body).turns:
+                try:
+                    claimed = self._client.api.claim_turns(body).turns
+                except ApiError as error:
+                    if error.code != "lease_lost":
+                        raise
+                    self._rename()
+                    continue
+                for one in claimed:
                     self._claimed[one.agent_turn_id] = one, time.monotonic()
-                if found := self._claimed.pop(turn_id, None):
-                    return found[0]
-            if time.monotonic() > until:
-                raise WaybillError(f"turn {turn_id} was started, and could not be claimed from {self._profile}")
+        raise WaybillError(f"turn {turn_id} was started, and could not be claimed from {self._profile}")
 
-    def _keep(self, saver: WaybillSaver) -> None:
+    def end(self, thread: Thread, tenure: Tenure, status: str = "success", patience: float | None = None) -> None:
+        """Ends a turn of a thread, whoever holds it. From then on its holder is refused."""
+        if tenure.fence:
+            said = {"fence": tenure.fence, "status": status, "cards": [card("task.deliverable", f"thread {thread.thread_id} was let go")]}
+            try:
+                self._client.api.finish_turn(tenure.turn_id, said, patience=patience)
+                tenure.is_over = True
+                return
+            except ApiError as error:
+                if error.code not in ("stale", "delivered"):
+                    raise
+        # Its holder is lost, and it waits for another one; or its fence was not written yet.
+        until = time.monotonic() + self._lease_seconds + 10
+        while self._client.api.stop_turn(tenure.turn_id, {"reason": "another process goes on with the thread"}).stopped == "asked":
+            if time.monotonic() > until:
+                raise taken(thread, "a process holds it that cannot be reached")
+            time.sleep(0.25)
+        tenure.is_over = True
+
+    def release(self, thread: Thread, patience: float | None = None) -> None:
+        with thread.io:
+            if thread.held is not None:
+                self.end(thread, thread.held, patience=patience)
+                thread.held = None
+
+    def close(self, patience: float | None = None) -> None:
+        """Lets go of all threads, and ends the lease."""
+        self._ends.set()
+        for thread in self._held():
+            self.release(thread, patience)
+        if self._keeper:
+            self._client.api.leave({"worker": self.worker}, patience=2)
+            self._keeper = None
+
+    def _held(self) -> list[Thread]:
+        with self._lock:
+            return [one for one in self._threads.values() if one.held]
+
+    def _rename(self) -> None:
+        """Goes on under another name. What is held under the old one belongs to others."""
+        log.warning("the lease was lost")
+        self.worker = f"langgraph-{uuid.uuid4()}"
+
+    def _keep(self) -> None:
         with self._lock:
             if self._keeper is None:
-                self._keeper = threading.Thread(target=_keep, args=(weakref.ref(saver), self), name="waybill saver: lease", daemon=True)
+                self._ends = threading.Event()
+                self._keeper = threading.Thread(target=_keep, args=(weakref.ref(self), self._ends), name="waybill saver: lease", daemon=True)
                 self._keeper.start()
                 atexit.register(_at_exit, weakref.ref(self))
 
-    def beat(self, saver: WaybillSaver) -> None:
+    def beat(self) -> None:
         """Renews the lease, and lets go of threads that are idle."""
         try:
             self._client.api.keep_lease({"worker": self.worker, "lease_seconds": self._lease_seconds}, patience=0)
         except ApiError as error:
             if error.code == "lease_lost":
-                log.warning("the lease was lost: %s", error.detail)
-                with self._lock:
-                    threads = list(self._threads.values())
-                for thread in threads:
-                    with thread.io:
-                        if thread.held:
-                            thread.lose()
-                self.worker = f"langgraph-{uuid.uuid4()}"
+                self._rename()
         now = time.monotonic()
-        with self._lock:
-            idle = [one for one in self._threads.values() if one.held and now - one.used_at > self._idle_seconds]
-        for thread in idle:
-            saver.release(thread.thread_id)
+        for thread in self._held():
+            if now - thread.used_at > self._idle_seconds:
+                self.release(thread)
         with self._claiming:
             # Turns of a process of the same name that has died before it could claim them.
             stray = [one for one, at in self._claimed.values() if now - at > 60]
@@ -138,39 +180,28 @@ class Shared:
             fence = one.fence.model_dump()
             self._client.api.finish_turn(one.agent_turn_id, {"fence": fence, "status": "canceled", "cards": [card("task.deliverable", "not begun")]})
 
-    def close(self, saver: WaybillSaver | None) -> None:
-        self._ends.set()
-        with self._lock:
-            threads = [one for one in self._threads.values() if one.held]
-        for thread in threads if saver else []:
-            if saver:
-                saver.release(thread.thread_id)
-        if self._keeper:
-            self._client.api.leave({"worker": self.worker}, patience=2)
-            self._keeper = None
-
     @property
     def interval(self) -> float:
         return self._lease_seconds / 3
 
-    def wait(self) -> bool:
-        return self._ends.wait(self.interval)
 
-
-def _keep(saver: weakref.ref[WaybillSaver], shared: Shared) -> None:
-    while not shared.wait():
-        if (one := saver()) is None:
+def _keep(shared: weakref.ref[Shared], ends: threading.Event) -> None:
+    interval = 0.1
+    while not ends.wait(interval):
+        if (one := shared()) is None:
             return
         try:
-            shared.beat(one)
+            one.beat()
         except WaybillError as error:
             log.warning("heartbeat: %s", error)
+        interval = one.interval
         del one
 
 
 def _at_exit(shared: weakref.ref[Shared]) -> None:
-    if one := shared():
+    # Not in a forked child, which has none of its parent's threads.
+    if (one := shared()) and one.pid == os.getpid():
         try:
-            one.close(None)
+            one.close(patience=2)
         except WaybillError as error:
-            log.info("leave: %s", error)
+            log.info("the threads were not let go: %s", error)

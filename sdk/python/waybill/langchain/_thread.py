@@ -45,6 +45,8 @@ class Tenure:
     place: int = 0
     last: int = 0
     fence: dict[str, Any] | None = None
+    #: The name under which this process has claimed it.
+    worker: str | None = None
     is_over: bool = False
     #: Whether nothing comes before it.
     is_first: bool = False

@@ -36,12 +36,12 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from .._async.client import AsyncWaybill
 from .._sync.client import Waybill
 from .._turns import card
-from ..errors import ApiError, Stale, WaybillError
+from ..errors import ApiError, WaybillError
 from ..wire import uuid7
 from ._codec import Codec, Texts, cards_of, digest, dumps, id_of, is_same, messages_in, ref
 from ._lease import Shared
 from ._log import Log
-from ._thread import Job, Key, Listed, Position, Run, Tenure, Thread, taken
+from ._thread import Job, Key, Listed, Position, Run, Thread, taken
 
 log = logging.getLogger("waybill.langchain")
 T = TypeVar("T")
@@ -270,15 +270,11 @@ class WaybillSaver(BaseCheckpointSaver[int]):
 
     def release(self, thread_id: str) -> None:
         """Lets go of a thread: its turn ends. The next write to it, here or elsewhere, begins another one."""
-        thread = self._shared.thread(thread_id)
-        with thread.io:
-            if thread.held is not None:
-                self._close(thread, thread.held)
-                thread.held = None
+        self._shared.release(self._shared.thread(thread_id))
 
     def close(self) -> None:
         """Lets go of all threads."""
-        self._shared.close(self)
+        self._shared.close()
 
     def __enter__(self) -> WaybillSaver:
         return self
@@ -358,21 +354,30 @@ class WaybillSaver(BaseCheckpointSaver[int]):
             raise job.error
 
     def _send_all(self, thread: Thread, jobs: Sequence[Job]) -> None:
-        cards, applied = Cards(self._log.texts), list[Job]()
+        cards, unsent = Cards(self._log.texts), list[Job]()
+
+        def send() -> None:
+            try:
+                self._send(thread, cards.cards)
+            except BaseException as error:
+                for job in unsent:
+                    job.error = error
+            for job in unsent:
+                job.is_done = True
+            cards.cards = []
+            unsent.clear()
+
         for job in jobs:
+            # Whether a run may begin depends on what was written before.
+            if unsent and job.config and run_of(thread, job.config) is not thread.run:
+                send()
             try:
                 self._enter(thread, job)
                 {"checkpoint": self._checkpoint, "writes": self._writes, "edit": self._edited}[job.kind](thread, job, cards)
-                applied.append(job)
+                unsent.append(job)
             except BaseException as error:
                 job.error, job.is_done = error, True
-        try:
-            self._send(thread, cards.cards)
-        except BaseException as error:
-            for job in applied:
-                job.error = error
-        for job in applied:
-            job.is_done = True
+        send()
 
     def _send(self, thread: Thread, cards: list[dict[str, Any]]) -> None:
         if not cards:
@@ -404,12 +409,14 @@ class WaybillSaver(BaseCheckpointSaver[int]):
                 self._log.apply(thread, one["type"], one["content"])
             thread.seen = thread.position
             if stepped.stop_reason is not None:
-                self._close(thread, held, "canceled")
+                self._shared.end(thread, held, "canceled")
                 thread.lose()
                 raise taken(thread, f"it was stopped: {stepped.stop_reason}")
 
     def _enter(self, thread: Thread, job: Job) -> None:
         """Checks that a write belongs to the run that has the thread, or lets its run have it."""
+        if thread.held and thread.held.worker != self._shared.worker:
+            thread.lose()
         run = run_of(thread, job.config) if job.config else None
         if run and run.is_dead:
             raise taken(thread, "another run has begun on it")
@@ -426,33 +433,12 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         """Ends the newest turn of the thread, whoever holds it, and starts the next."""
         self._log.refresh(thread)
         if (before := thread.head) and thread.position == expected and not before.is_over:
-            self._close(thread, before)
+            self._shared.end(thread, before)
             self._log.read_box(thread, before)
         if thread.position != expected:
             raise taken(thread, "another process has written to it since this run has read it")
-        thread.held = self._shared.start(self, thread, before)
+        thread.held = self._shared.start(thread, before)
         thread.tenures[thread.held.turn_id] = thread.held
-
-    def _close(self, thread: Thread, tenure: Tenure, status: str = "success") -> None:
-        """Ends a turn. From then on its holder is refused."""
-        if tenure.fence:
-            said = {"fence": tenure.fence, "status": status, "cards": [card("task.deliverable", f"thread {thread.thread_id} was let go")]}
-            try:
-                self.client.api.finish_turn(tenure.turn_id, said)
-                tenure.is_over = True
-                return
-            except Stale:
-                pass
-            except ApiError as error:
-                if error.code != "delivered":
-                    raise
-        # Its holder is lost, and it waits for another one; or who holds it is not known yet.
-        until = time.monotonic() + self.lease_seconds + 10
-        while self.client.api.stop_turn(tenure.turn_id, {"reason": "another process goes on with the thread"}).stopped == "asked":
-            if time.monotonic() > until:
-                raise taken(thread, "a process holds it that cannot be reached")
-            time.sleep(0.25)
-        tenure.is_over = True
 
     def _checkpoint(self, thread: Thread, job: Job, cards: Cards) -> None:
         checkpoint, metadata, new_versions = job.arguments
