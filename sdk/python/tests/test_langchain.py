@@ -36,7 +36,7 @@ class ElsewhereRead(WaybillSaver):
             yield from other.list(config, **more)
 
 
-@pytest.mark.parametrize("kind", [ElsewhereRead, WaybillSaver] if os.environ.get("WAYBILL_LANGCHAIN_LONG") else [ElsewhereRead])
+@pytest.mark.parametrize("kind", [WaybillSaver, ElsewhereRead] if os.environ.get("WAYBILL_LANGCHAIN_LONG") else [WaybillSaver])
 def test_it_conforms(waybill: Waybill, kind):
     @checkpointer_test(name=kind.__name__)
     async def made():

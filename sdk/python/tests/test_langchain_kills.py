@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
+import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.tools import tool
 from langgraph.graph import END, START, StateGraph
@@ -23,6 +24,8 @@ from typing_extensions import TypedDict
 from waybill import Waybill
 from waybill.langchain import ThreadTaken, WaybillSaver
 
+IS_LONG = bool(os.environ.get("WAYBILL_LANGCHAIN_LONG"))
+only_long = pytest.mark.skipif(not IS_LONG, reason="`.ci/sdk langchain` runs it")
 #: Seconds of a lease in the test where processes are stopped.
 LEASE = 2
 TAKEN = 7
@@ -166,7 +169,7 @@ def test_a_graph_survives_a_kill_at_every_boundary(waybill: Waybill, tmp_path: P
     wanted, boundaries = left(waybill, "whole"), log.read_text().splitlines()
     assert len(wanted[1]) == len(set(wanted[1]))
     n_begun = Counter(one for one in boundaries if one.startswith("begin"))
-    for at in range(0, len(boundaries), 1 if os.environ.get("WAYBILL_LANGCHAIN_LONG") else 10):
+    for at in range(0, len(boundaries), 1 if IS_LONG else 10):
         name = f"killed-{at}"
         log = tmp_path / name
         assert ended(child(waybill, name, log, at)) == -signal.SIGKILL
@@ -177,6 +180,7 @@ def test_a_graph_survives_a_kill_at_every_boundary(waybill: Waybill, tmp_path: P
         assert sum(again.values()) <= 2, (name, again)
 
 
+@only_long
 def test_a_process_that_was_stopped_beyond_its_lease_is_refused(waybill: Waybill, tmp_path: Path):
     pids = {name: child(waybill, name, tmp_path / name, 5, how=signal.SIGSTOP, lease=LEASE) for name in ("taken", "alone")}
     for pid in pids.values():
@@ -190,6 +194,7 @@ def test_a_process_that_was_stopped_beyond_its_lease_is_refused(waybill: Waybill
     assert left(waybill, "taken") == before
 
 
+@only_long
 def test_of_processes_that_begin_a_thread_at_once_one_runs_it(waybill: Waybill, tmp_path: Path):
     for at in range(3):
         pids = [child(waybill, f"t{at}", tmp_path / f"{at}-{n}", None) for n in range(4)]
