@@ -195,8 +195,9 @@ def conversation(state, saver):
     return graph.compile(checkpointer=saver)
 
 
-@pytest.mark.parametrize("state", [Plain, Delta])
-def test_another_process_goes_on_with_a_conversation(waybill: Waybill, state):
+@pytest.mark.parametrize(("state", "tail"), [(Plain, 200), (Plain, 6), (Delta, 6)])
+def test_another_process_goes_on_with_a_conversation(waybill: Waybill, monkeypatch, state, tail):
+    monkeypatch.setattr("waybill.langchain._log.TAIL", tail)
     for n in range(4):
         with WaybillSaver(waybill) as saver:
             app = conversation(state, saver)

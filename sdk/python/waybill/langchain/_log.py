@@ -84,11 +84,13 @@ class Log:
             return
         if tail and turn.n_steps * 2 > tail:
             known.place = max(0, self.client.api.show_box(turn.output_box_id).length - tail)
-            # Who holds it stands at the beginning.
-            self._take(thread, known, self.client.api.list_cards(turn.output_box_id, most=1).items, is_head=True)
-            known.is_first = False
         known.n_steps = turn.n_steps
         self.read_box(thread, known)
+
+    def read_fence(self, thread: Thread, known: Tenure) -> None:
+        """Reads who holds a turn of which only the end was read."""
+        if known.fence is None:
+            self._take(thread, known, self.client.api.list_cards(known.box_id, most=1).items, is_head=True)
 
     def read_box(self, thread: Thread, known: Tenure) -> None:
         while True:

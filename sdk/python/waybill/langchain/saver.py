@@ -433,6 +433,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         """Ends the newest turn of the thread, whoever holds it, and starts the next."""
         self._log.refresh(thread)
         if (before := thread.head) and thread.position == expected and not before.is_over:
+            self._log.read_fence(thread, before)
             self._shared.end(thread, before)
             self._log.read_box(thread, before)
         if thread.position != expected:
