@@ -59,8 +59,8 @@ def copied(value: Any) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Returns JSON. Text that UTF-8 cannot say is escaped."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    """Returns JSON. Text that UTF-8 cannot say is escaped, and so is the character that the server takes for an escape."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("␛", r"\u241b")
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -13,12 +13,13 @@ import uuid
 import weakref
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .. import models
 from .._turns import card
 from ..errors import ApiError, IdempotencyMismatch, WaybillError
-from ._codec import digest
+from ._codec import digest, dumps
 from ._log import LABEL, Log
 from ._thread import Tenure, Thread, taken
 
@@ -74,7 +75,7 @@ class Shared:
         labels = {"langgraph": "thread", LABEL: thread.label}
         start: dict[str, Any] = {
             "profile_name": self._profile,
-            "instruction": f"LangGraph thread {thread.thread_id}\n{self.worker}",
+            "instruction": f"LangGraph thread {dumps(thread.thread_id)[1:-1]}\n{self.worker}",
             "labels": labels,
         }
         boxes = [*([before.box_id] if before else []), *thread.inherits[:999]]
@@ -112,7 +113,7 @@ class Shared:
     def end(self, thread: Thread, tenure: Tenure, status: str = "success", patience: float | None = None) -> None:
         """Ends a turn of a thread, whoever holds it. From then on its holder is refused."""
         if tenure.fence:
-            said = {"fence": tenure.fence, "status": status, "cards": [card("task.deliverable", f"thread {thread.thread_id} was let go")]}
+            said = {"fence": tenure.fence, "status": status, "cards": [card("task.deliverable", "the thread was let go")]}
             try:
                 self._client.api.finish_turn(tenure.turn_id, said, patience=patience)
                 tenure.is_over = True
@@ -135,13 +136,18 @@ class Shared:
                 thread.held = None
 
     def close(self, patience: float | None = None) -> None:
-        """Lets go of all threads, and ends the lease."""
+        """Lets go of all threads, ends the lease, and removes the profile."""
         self._ends.set()
         for thread in self._held():
             self.release(thread, patience)
-        if self._keeper:
+        keeper, self._keeper = self._keeper, None
+        if keeper:
             self._client.api.leave({"worker": self.worker}, patience=2)
-            self._keeper = None
+            self.worker = f"langgraph-{uuid.uuid4()}"
+        if self._is_applied:
+            self._is_applied = False
+            with suppress(ApiError):  # a turn of it is still open
+                self._client.api.remove_profile(self._profile, patience=2)
 
     def _held(self) -> list[Thread]:
         with self._lock:

@@ -24,14 +24,15 @@ class Log:
 
     def threads(self) -> list[Thread]:
         """Returns all threads of the project."""
-        found: dict[str, models.Summary] = {}
+        names: dict[str, str] = {}
         for turn in self.client.turns(label="langgraph=thread"):
-            found.setdefault(turn.labels.model_dump()[LABEL], turn)
-        names: list[str] = []
-        for turn in found.values():
-            for one in self.client.api.list_cards(turn.output_box_id, most=1).items:
-                names.append(_said(one.reading)["thread"])
-        return [self._thread(name) for name in names]
+            label = turn.labels.model_dump().get(LABEL, "")
+            # The newest turn of a thread may have nothing in it yet.
+            if label not in names and turn.n_steps:
+                for one in self.client.api.list_cards(turn.output_box_id, most=1).items:
+                    if one.reading.state == "live" and one.reading.metadata and one.reading.metadata.type == "langgraph.tenure":
+                        names[label] = _said(one.reading)["thread"]
+        return [self._thread(name) for name in names.values()]
 
     def refresh(self, thread: Thread) -> None:
         """Reads what is new. One request if nothing is."""
