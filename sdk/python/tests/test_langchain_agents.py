@@ -146,6 +146,12 @@ def test_a_store_keeps_and_finds(wb):
     assert again.created_at == found.created_at < again.updated_at
     assert store.get(("users",), "likes") is None
 
+    odd = {"text": "␛ and \0 and \ud800"}
+    store.put(("odd", "␛/\n"), "../\0\ud800␛", odd)
+    assert store.get(("odd", "␛/\n"), "../\0\ud800␛").value == odd
+    assert store.list_namespaces(prefix=("odd",)) == [("odd", "␛/\n")]
+    store.delete(("odd", "␛/\n"), "../\0\ud800␛")
+
     def keys(*namespace, **more):
         return [(one.namespace[1], one.key) for one in store.search(namespace, **more)]
 

@@ -79,7 +79,7 @@ class WaybillMiddleware(AgentMiddleware[Any, Any, Any]):
     """`record` names a provider that the server records. `agent` is the name under which its conversations are listed; `key` is a key of scope
     `recorder`, by default that of the client. `name` begins the names of the profile and queues of the doors: each application has its own.
 
-    If a call takes longer than `wait_seconds`, because a person is asked, the graph is interrupted. Go on with `Command(resume=None)`."""
+    If a call takes longer than `wait_seconds`, because a person is asked, the graph is interrupted. Go on with `Command(resume=True)`."""
 
     def __init__(
         self,

@@ -23,6 +23,7 @@ from langgraph.store.base import BaseStore, GetOp, Item, ListNamespacesOp, Match
 from .._async.client import AsyncWaybill
 from .._sync.client import Waybill
 from ..errors import ApiError, NotFound
+from ._codec import dumps
 
 #: The most passages that a search is asked for.
 MOST_FOUND = 20
@@ -76,9 +77,9 @@ class WaybillStore(BaseStore):
             now = datetime.now(timezone.utc)
             said: dict[str, Any] = {"namespace": op.namespace, "key": op.key, "value": op.value, "updated_at": now.isoformat()}
             said["created_at"] = (before.created_at if before else now).isoformat()
-            self.client.artifacts.put(path, json.dumps(said, ensure_ascii=False), media_type="application/json", external=self.external)
+            self.client.artifacts.put(path, dumps(said), media_type="application/json", external=self.external)
         if text:
-            self.client.knowledge.put(document, text, title=op.key, external=self.external)
+            self.client.knowledge.put(document, text, title=printable(op.key), external=self.external)
         elif before is not None:
             with suppress(NotFound):  # it was not indexed
                 self.client.knowledge.remove(document)
@@ -112,17 +113,24 @@ class WaybillStore(BaseStore):
 
 def escaped(text: str) -> str:
     """Returns text as a part of a path: letters, digits, `_` and `-`, and everything else as `=` and its code."""
-    return "".join(one if re.fullmatch(r"[A-Za-z0-9_-]", one) else "".join(f"={byte:02x}" for byte in one.encode()) for one in text)
+    return "".join(
+        one if re.fullmatch(r"[A-Za-z0-9_-]", one) else "".join(f"={byte:02x}" for byte in one.encode(errors="surrogatepass")) for one in text
+    )
 
 
 def unescaped(text: str) -> str:
-    return unquote(text.replace("=", "%"))
+    return unquote(text.replace("=", "%"), errors="surrogatepass")
 
 
 def text_of(value: Mapping[str, Any], fields: list[str] | None) -> str:
     """Returns what a search looks through: the named fields, or all text in the value."""
     texts = [text for one in fields or ["$"] for text in get_text_at_path(value, one)]
-    return "\n\n".join(text for text in texts if text.strip())
+    return "\n\n".join(printable(text) for text in texts if text.strip())
+
+
+def printable(text: str) -> str:
+    """Returns text without what a document cannot have."""
+    return re.sub("[\0␛\ud800-\udfff]", " ", text)
 
 
 def matches(condition: MatchCondition, namespace: tuple[str, ...]) -> bool:
