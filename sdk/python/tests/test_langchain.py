@@ -6,6 +6,7 @@ import asyncio
 import operator
 import os
 import threading
+import time
 from typing import Annotated, Any
 
 import pytest
@@ -143,6 +144,62 @@ def test_what_was_read_before_another_process_wrote_cannot_be_built_on(waybill: 
         stepping(one, says("b")).invoke({"done": []}, ON)
         with pytest.raises(ThreadTaken, match="has written to it since"):
             two.put_writes(read.config, [("done", ["c"])], "task")
+
+
+def test_a_run_that_let_go_of_its_thread_cannot_go_on_after_another_process(waybill: Waybill):
+    with WaybillSaver(waybill) as one, WaybillSaver(waybill) as two:
+
+        def slow(state):
+            one.release("t")  # as after `idle_seconds`
+            stepping(two, says("two")).invoke({"done": []}, ON, durability="sync")
+            one.get_tuple(ON)  # another part of this process looks at the thread
+            return {"done": ["one"]}
+
+        with pytest.raises(ThreadTaken, match="has written to it since"):
+            stepping(one, says("start"), slow).invoke({"done": []}, ON, durability="sync")
+        assert one.get_tuple(ON).checkpoint["channel_values"]["done"] == ["start", "two"]
+
+
+def test_a_run_that_let_go_of_its_thread_goes_on_if_nobody_else_came(waybill: Waybill):
+    with WaybillSaver(waybill) as saver:
+
+        def slow(state):
+            saver.release("t")
+            saver.get_tuple(ON)
+            return {"done": ["slow"]}
+
+        assert stepping(saver, slow, slow, says("end")).invoke({"done": []}, ON, durability="sync")["done"] == ["slow", "slow", "end"]
+
+
+def test_a_run_is_refused_also_if_the_thread_was_read_very_often_since(waybill: Waybill):
+    with WaybillSaver(waybill) as saver:
+
+        def slow(state):
+            stepping(saver, says("other")).invoke({"done": []}, ON, durability="sync")
+            for n in range(1100):
+                saver._shared.thread("t").begin(f"a read {n}", None)
+            return {"done": ["slow"]}
+
+        with pytest.raises(ThreadTaken, match="another run"):
+            stepping(saver, says("start"), slow).invoke({"done": []}, ON, durability="sync")
+
+
+def test_a_write_that_failed_leaves_nothing_that_others_trip_over(waybill: Waybill, monkeypatch):
+    message = [HumanMessage("a long message " * 50)]
+    with WaybillSaver(waybill) as saver, WaybillSaver(waybill) as other:
+
+        def interrupted(*_, **__):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(saver.client.api, "write_step", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                conversation(Plain, saver).update_state(ON, {"messages": message}, as_node="ask")
+        conversation(Plain, saver).update_state(ON, {"messages": message}, as_node="ask")
+        begun = time.monotonic()
+        assert [one.content for one in other.get_tuple(ON).checkpoint["channel_values"]["messages"]] == [message[0].content]
+        stepping(other, says("other")).invoke({"done": []}, ON)
+        assert time.monotonic() - begun < 10  # nobody waits for the end of a lease
 
 
 def fold(state, writes):
@@ -288,6 +345,26 @@ def test_values_larger_than_a_request_are_stored_in_pieces(waybill: Waybill):
         assert [kept[name] for name in found] == list(found.values())
 
 
+@pytest.mark.parametrize("text", ["␛", "a␛0000\0", "\ud800", "../\n,=😀"])
+def test_any_text_can_be_a_value_and_the_name_of_a_thread(waybill: Waybill, text):
+    on = {"configurable": {"thread_id": text}}
+    with WaybillSaver(waybill) as saver:
+        stepping(saver, says(text)).invoke({"done": []}, on)
+    with WaybillSaver(waybill) as saver:
+        assert stepping(saver, says(text)).get_state(on).values["done"] == [text]
+        saver._shared.start(saver._shared.thread(text), next(iter(saver._shared.thread(text).tenures.values())))
+        # Also while its newest turn has nothing in it yet.
+        assert {one.config["configurable"]["thread_id"] for one in saver.list(None)} == {text}
+
+
+def test_a_saver_leaves_no_profile(waybill: Waybill):
+    saver = WaybillSaver(waybill)
+    for _ in range(2):
+        stepping(saver, says("a")).invoke({"done": []}, ON)
+        saver.close()
+        assert waybill.api.list_resources() == []
+
+
 def test_an_operator_stops_a_thread(waybill: Waybill):
     def stop(state):
         turn = next(iter(waybill.turns(label="langgraph=thread")))
@@ -297,6 +374,8 @@ def test_an_operator_stops_a_thread(waybill: Waybill):
 
     with WaybillSaver(waybill) as saver, pytest.raises(ThreadTaken, match="enough"):
         stepping(saver, stop, says("end")).invoke({"done": []}, ON, durability="sync")
+    with WaybillSaver(waybill) as saver:
+        assert saver.get_tuple(ON).checkpoint["channel_values"]["done"] == ["stopping"]
 
 
 def test_values_can_be_encrypted(waybill: Waybill):

@@ -77,7 +77,7 @@ class Job:
 class Run:
     """A run of the graph."""
 
-    #: Where the log ended when it read the thread.
+    #: Where the log ended when it read the thread, or when it wrote to it last.
     read: Position
     #: What LangGraph hands on to each read and write of the run, parts of the graph included.
     control: object = None
@@ -134,8 +134,11 @@ class Thread:
     def begin(self, key: object, control: object) -> Run:
         """Notes a run that has read the thread as it is now."""
         run = self.runs[key] = Run(self.position, control)
-        while len(self.runs) > 1000:
-            self.runs.popitem(last=False)
+        if len(self.runs) > 1000:
+            # Those who only read do not push out a run.
+            alike = [one for one, known in self.runs.items() if (known.control is None) == (control is None)]
+            for one in alike[:-1000]:
+                del self.runs[one]
         return run
 
     def give(self, run: Run | None) -> None:

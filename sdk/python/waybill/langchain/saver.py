@@ -15,6 +15,7 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
@@ -41,7 +42,7 @@ from ..wire import uuid7
 from ._codec import Codec, Texts, cards_of, digest, dumps, id_of, is_same, messages_in, ref
 from ._lease import Shared
 from ._log import Log
-from ._thread import Job, Key, Listed, Position, Run, Thread, taken
+from ._thread import Job, Key, Listed, Position, Run, Thread, ThreadTaken, taken
 
 log = logging.getLogger("waybill.langchain")
 T = TypeVar("T")
@@ -398,20 +399,25 @@ class WaybillSaver(BaseCheckpointSaver[int]):
                 # A graph may have seen anything.
                 step = {"fence": held.fence, "step_id": uuid7(), "cards": now, "saw_external": held.n_steps == 0}
                 stepped = self.client.api.write_step(held.turn_id, step)
-            except WaybillError as error:
+            except BaseException as error:
+                # Also after Ctrl-C: what comes next must not name cards that were not written.
                 thread.lose()
                 if isinstance(error, ApiError) and error.code in ("stale", "delivered", "lease_lost", "head_lost"):
                     raise taken(thread, "another process has taken it over, or this one was not heard of for too long") from error
+                with suppress(WaybillError):  # so that others need not wait for the end of the lease
+                    self._shared.end(thread, held, patience=2)
                 raise
             held.n_steps, held.place, thread.used_at = held.n_steps + 1, held.place + n, time.monotonic()
             held.last = held.place
             for one in now:
                 self._log.apply(thread, one["type"], one["content"])
             thread.seen = thread.position
+            if thread.run:
+                thread.run.read = thread.position
             if stepped.stop_reason is not None:
                 self._shared.end(thread, held, "canceled")
                 thread.lose()
-                raise taken(thread, f"it was stopped: {stepped.stop_reason}")
+                raise ThreadTaken(f"thread {thread.thread_id}: it was stopped: {stepped.stop_reason}. This write was stored, and nothing after it")
 
     def _enter(self, thread: Thread, job: Job) -> None:
         """Checks that a write belongs to the run that has the thread, or lets its run have it."""
@@ -421,8 +427,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         if run and run.is_dead:
             raise taken(thread, "another run has begun on it")
         if thread.held is None:
-            # A run that had the thread, and let it go while it was idle, knows what it has written.
-            self._acquire(thread, run.read if run and run is not thread.run else thread.seen)
+            self._acquire(thread, run.read if run else thread.seen)
         elif run and run is not thread.run and run.read != thread.position:
             run.is_dead = True
             raise taken(thread, "another run has written to it since this one has read it")
@@ -543,5 +548,7 @@ def control_of(config: RunnableConfig) -> object:
 
 
 def run_of(thread: Thread, config: RunnableConfig) -> Run | None:
-    found = thread.runs.get(id(control_of(config)))
-    return found or thread.runs.get(config.get("configurable", {}).get(RUN))
+    """Returns the run that a write belongs to, if it belongs to one. A run that is not known here may not write."""
+    control, token = control_of(config), config.get("configurable", {}).get(RUN)
+    found = thread.runs.get(id(control)) or thread.runs.get(token)
+    return found or (None if control is None and token is None else Run((None, 0), is_dead=True))
