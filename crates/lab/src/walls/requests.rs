@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 /// The paths of reads, with placeholders for the victim's ids.
-pub(super) const READS: [&str; 70] = [
+pub(super) const READS: [&str; 71] = [
     "/",
     "/turns/{turn}",
     "/turns/{turn}?wait_seconds=0.1",
