@@ -1,6 +1,6 @@
 /** The HTTP API, with types that are made from its document. */
 import createClient from 'openapi-fetch'
-import type { components, paths } from './schema'
+import type { components, paths } from '../../sdk/typescript/src/schema'
 
 export type Schemas = components['schemas']
 

@@ -9,7 +9,7 @@ import { openSync } from 'node:fs'
 import { join, resolve } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Browser, BrowserContext, CDPSession, Locator, Page } from '@playwright/test'
-import type { components } from '../src/schema'
+import type { components } from '../../sdk/typescript/src/schema'
 import { call, ended, expect, home, newProject, test, url, watch } from './lib'
 
 type Schemas = components['schemas']

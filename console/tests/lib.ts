@@ -3,7 +3,7 @@ import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { AxeBuilder } from '@axe-core/playwright'
 import { type BrowserContext, test as base, expect, type Page } from '@playwright/test'
-import type { components } from '../src/schema'
+import type { components } from '../../sdk/typescript/src/schema'
 import { home } from './setup'
 
 type Schemas = components['schemas']

@@ -1,6 +1,6 @@
 /** What a person does who has never seen Waybill: the demo team from the first click to the question where a sentence came from. */
 import type { Page } from '@playwright/test'
-import type { components } from '../src/schema'
+import type { components } from '../../sdk/typescript/src/schema'
 import { call, expect, newTeam, remember, test, turnsOf, workers } from './lib'
 
 type Schemas = components['schemas']

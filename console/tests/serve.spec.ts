@@ -6,7 +6,7 @@ import { createServer, type Server } from 'node:https'
 import { type AddressInfo, createServer as listen } from 'node:net'
 import { join, resolve } from 'node:path'
 import type { Browser, Page } from '@playwright/test'
-import type { components } from '../src/schema'
+import type { components } from '../../sdk/typescript/src/schema'
 import { accessible, call, ended, expect, home, newProject, start, test, watch } from './lib'
 
 type Schemas = components['schemas']

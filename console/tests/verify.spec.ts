@@ -1,6 +1,6 @@
 /** The browser checks what the server says: it must see every change, and say what a tick does not prove. */
 import type { Page, Route } from '@playwright/test'
-import type { components } from '../src/schema'
+import type { components } from '../../sdk/typescript/src/schema'
 import { hashCard } from '../src/verify/hash'
 import { anEndedRun, call, expect, show, test, turnsOf } from './lib'
 

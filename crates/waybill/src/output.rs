@@ -13,6 +13,7 @@ use std::{
 };
 
 use chrono::{DateTime, Utc};
+use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use waybill_core::card::Content;
 
@@ -164,6 +165,12 @@ pub(crate) fn short(text: &str, most: usize) -> String {
 pub(crate) fn beginning(text: &str, most: usize) -> String {
     let begun = short(text, most);
     if begun.ends_with('…') { format!("{begun} ({} characters)", text.chars().count()) } else { begun }
+}
+
+/// Returns a progress bar over bytes.
+pub(crate) fn bytes_bar(n_bytes: u64) -> ProgressBar {
+    let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {eta}");
+    ProgressBar::new(n_bytes).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
 /// Prints an error and its causes, each once.

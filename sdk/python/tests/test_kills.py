@@ -1,4 +1,4 @@
-"""Workers are killed, stopped and cut off. Each turn ends once, each step is written once, and each model call has a receipt that renders again.
+"""UI-5: workers are killed, stopped and cut off. Each turn ends once, each step is written once, and each model call has a receipt that renders.
 
 The variables WAYBILL_SDK_TURNS and WAYBILL_SDK_KILLS make it long: `.ci/long sdk`.
 """

@@ -1,4 +1,4 @@
-"""Every operation of the API can be reached from the client."""
+"""UI-5: every operation of the API can be reached from the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// Written by api.mjs from the OpenAPI document.
+// Written by console/api.mjs from the OpenAPI document.
 import type { operations as Described } from './schema.ts'
 
 /** An operation. `once`: it takes an `Idempotency-Key`. `lists`: parameters whose values are separated by commas. `sends`, `answers`: media types. */

@@ -1,4 +1,4 @@
-// Written by api.mjs from the OpenAPI document.
+// Written by console/api.mjs from the OpenAPI document.
 export interface paths {
     "/ui/callback": {
         parameters: {

@@ -5,6 +5,7 @@ import { agent, all, network, project, server } from './lib.ts'
 
 const echo = agent('echo', [{ say: 'You said {{query}}' }])
 
+// UI-5: the client reaches every operation.
 test('every operation of the document is reached, with its method and path', async () => {
   const document = await (await fetch(`${server.url}/openapi.json`)).json()
   const described = Object.values(document.paths as Record<string, Record<string, { operationId: string }>>)

@@ -140,9 +140,12 @@ impl Pieces {
             draft.metadata.extra.insert("mark".to_owned(), Value::from(last.to_hex()));
             let card = match counted.of(last) {
                 Some(n_tokens) => draft.seal_counted(n_tokens)?,
-                None => seal(draft)?,
+                None => {
+                    let card = seal(draft)?;
+                    counted.add(last, card.n_tokens());
+                    card
+                }
             };
-            counted.add(last, card.n_tokens());
             cards.push(card);
             marks.push(last);
         }

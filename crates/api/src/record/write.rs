@@ -87,16 +87,8 @@ impl From<Error> for Problem {
 impl Error {
     /// Checks whether it is about this call alone: another one may well be written.
     pub(super) fn is_of_call(&self) -> bool {
-        let is_of_call = |error: &DbError| !error.is_transient() && !error.is_contended();
-        match self {
-            Error::Invalid(_) | Error::Unreadable(_) | Error::Raced => true,
-            Error::Db(error) | Error::Card(card::Error::Db(error)) | Error::CardBox(card_box::Error::Db(error)) => {
-                is_of_call(error)
-            }
-            Error::Turn(error) => !error.is_transient(),
-            Error::Card(_) | Error::CardBox(_) => true,
-            Error::Work(_) | Error::Resource(_) | Error::Settings(_) => false,
-        }
+        let is_of_project = matches!(self, Error::Work(_) | Error::Resource(_) | Error::Settings(_));
+        matches!(self, Error::Raced) || !is_of_project && !self.may_pass()
     }
 
     /// Checks whether it may succeed later.
@@ -457,7 +449,7 @@ impl Prepared {
             withheld: pieces.withheld.clone(),
             encoding: self.encoding.clone(),
         };
-        // What patterns withhold may be short, such as a number: whoever reads the hash must not be able to guess it.
+        // What patterns withhold may be short, such as a number: a reader of the hash must not be able to guess it.
         let request_hash = match secret.has_patterns() && !pieces.withheld.is_empty() {
             true => Digest::keyed(&secret.key, &self.body),
             false => Digest::of(&self.body),
@@ -566,7 +558,6 @@ fn prepare(mut call: Call) -> Result<Prepared, &'static str> {
     })
 }
 
-/// Seals the card of an answer, without what the project withholds.
 /// Returns the trace of a W3C `traceparent`.
 fn trace_id(traceparent: &str) -> Option<TraceId> {
     let id = traceparent.split('-').nth(1).filter(|id| id.len() == 32)?;

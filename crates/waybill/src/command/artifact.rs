@@ -268,9 +268,7 @@ fn bar(size: u64, path: &ArtifactPath) -> indicatif::ProgressBar {
     if size < 64 << 20 {
         return indicatif::ProgressBar::hidden();
     }
-    let style = indicatif::ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {eta}");
-    let bar = indicatif::ProgressBar::new(size).with_message(path.to_string());
-    bar.with_style(style.unwrap_or_else(|_| indicatif::ProgressStyle::default_bar()))
+    output::bytes_bar(size).with_message(path.to_string())
 }
 
 /// Turns a reader into a stream of portions.

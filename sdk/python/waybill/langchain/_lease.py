@@ -30,13 +30,17 @@ log = logging.getLogger("waybill.langchain")
 NUMBERS = itertools.count()
 
 
+def worker_name() -> str:
+    return f"langgraph-{uuid.uuid4()}"
+
+
 class Shared:
     """What copies of a saver share: the threads, the lease, and the claims of this process."""
 
     def __init__(self, saver: WaybillSaver) -> None:
         self.pid = os.getpid()
         self.log = Log(saver.client, self.thread)
-        self.worker = f"langgraph-{uuid.uuid4()}"
+        self.worker = worker_name()
         self.pool = ThreadPoolExecutor(32, thread_name_prefix="waybill saver")
         self._client = saver.client
         # So that no other saver claims its turns. A process that comes after this one may have the same name.
@@ -111,7 +115,7 @@ class Shared:
         raise WaybillError(f"turn {turn_id} was started, and could not be claimed from {self._profile}")
 
     def end(self, thread: Thread, tenure: Tenure, status: str = "success", patience: float | None = None) -> None:
-        """Ends a turn of a thread, whoever holds it. From then on its holder is refused."""
+        """Ends a turn of a thread, whichever process holds it. From then on its holder is refused."""
         if tenure.fence:
             said = {"fence": tenure.fence, "status": status, "cards": [card("task.deliverable", "the thread was let go")]}
             try:
@@ -143,7 +147,7 @@ class Shared:
         keeper, self._keeper = self._keeper, None
         if keeper:
             self._client.api.leave({"worker": self.worker}, patience=2)
-            self.worker = f"langgraph-{uuid.uuid4()}"
+            self.worker = worker_name()
         if self._is_applied:
             self._is_applied = False
             with suppress(ApiError):  # a turn of it is still open
@@ -156,7 +160,7 @@ class Shared:
     def _rename(self) -> None:
         """Goes on under another name. What is held under the old one belongs to others."""
         log.warning("the lease was lost")
-        self.worker = f"langgraph-{uuid.uuid4()}"
+        self.worker = worker_name()
 
     def _keep(self) -> None:
         with self._lock:

@@ -435,7 +435,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
             thread.give(run)
 
     def _acquire(self, thread: Thread, expected: Position) -> None:
-        """Ends the newest turn of the thread, whoever holds it, and starts the next."""
+        """Ends the newest turn of the thread, whichever process holds it, and starts the next."""
         self._log.refresh(thread)
         if (before := thread.head) and thread.position == expected and not before.is_over:
             self._log.read_fence(thread, before)

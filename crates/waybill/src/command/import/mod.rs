@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeSet,
-    error::Error,
     fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -10,10 +9,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::json;
 use waybill_api::{ImportError, Importer, Put};
-use waybill_core::id::TurnId;
+use waybill_core::{error::causes, id::TurnId};
 
 use crate::{connect::Place, output};
 
@@ -56,7 +55,7 @@ pub(crate) async fn run(arguments: Arguments, as_json: bool) -> Result<ExitCode>
     let (kernel, project_id) = arguments.place.open().await?;
     let importer = Importer::new(kernel, project_id, "import".to_owned());
     let n_bytes = files.iter().map(|file| fs::metadata(file).map_or(0, |file| file.len())).sum();
-    let bar = bar(n_bytes);
+    let bar = output::bytes_bar(n_bytes);
     let mut done = Done::default();
     let mut stopped = Ok(());
     for file in &files {
@@ -142,7 +141,7 @@ async fn put_file(importer: &Importer, file: &Path, is_named: bool, done: &mut D
             Err(error @ ImportError::Unwritten(_)) => {
                 return Err(error).with_context(|| format!("{shown}:{at} could not be imported"));
             }
-            Err(error) => unread.push((format!("{shown}:{at}"), reason(&error))),
+            Err(error) => unread.push((format!("{shown}:{at}"), causes(&error))),
         }
     }
     bar.set_position(before + n_bytes);
@@ -187,16 +186,4 @@ fn say(done: &Done, n_files: usize, as_json: bool) -> Result<()> {
 
 fn count(n: usize, what: &str) -> String {
     if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
-}
-
-fn reason(error: &ImportError) -> String {
-    match error.source() {
-        Some(cause) => format!("{error}: {cause}"),
-        None => error.to_string(),
-    }
-}
-
-fn bar(n_bytes: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} {bar:30} {bytes}/{total_bytes} {eta}");
-    ProgressBar::new(n_bytes).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
