@@ -40,7 +40,7 @@
 //! ```
 //!
 //! * Connection: [`work`], [`retry`], [`check`], [`migrate`], [`login`].
-//! * Cards and boxes: [`card`], [`card_box`], [`artifact`], [`external`].
+//! * Cards and boxes: [`card`], [`card_box`], [`artifact`], [`external`], [`blast`].
 //! * Turns: [`turn`], [`call`], [`batch`], [`request`], [`agent`], [`handover`], [`grant`], [`fork`], [`receipt`], [`record`].
 //! * Conversations and knowledge: [`session`], [`blackboard`], [`knowledge`].
 //! * Processes: [`intake`], [`lease`], [`outbox`], [`sweep`], [`quarantine`], [`idempotency`].
@@ -66,6 +66,7 @@ pub mod card;
 pub mod card_box;
 
 pub mod blackboard;
+pub mod blast;
 pub mod receipt;
 pub mod record;
 pub mod session;

@@ -4,6 +4,7 @@
 //! Any number of processes may run at once. They keep no state in memory: if one is killed at any instant, another continues.
 //! Not here: NATS. Events leave through [`waybill_core::bus::Feed`], rings through the kernel's bus.
 
+pub mod blast;
 pub mod command;
 pub mod fork;
 pub mod handoff;

@@ -47,8 +47,7 @@ pub(crate) async fn show_card(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     caller.may_read()?;
-    let found = card::fetch(&mut caller.begin(&api).await?, &[card_id], None).await?.found.pop();
-    let found = found.ok_or_else(|| Problem::not_found(format!("there is no card {card_id} in this project")))?;
+    let found = one_card(&mut caller.begin(&api).await?, card_id).await?;
     let n_bytes = size([&found]);
     kept::json(&headers, found, n_bytes).await
 }
@@ -201,6 +200,11 @@ pub(crate) async fn show_box(
 }
 
 /// Finds a box, or refuses the request.
+pub(super) async fn one_card(work: &mut UnitOfWork, card_id: CardId) -> Result<Reading, Problem> {
+    let found = card::fetch(work, &[card_id], None).await?.found.pop();
+    found.ok_or_else(|| Problem::not_found(format!("there is no card {card_id} in this project")))
+}
+
 pub(super) async fn one_box(work: &mut UnitOfWork, box_id: BoxId) -> Result<CardBox, Problem> {
     let found = card_box::find(work, &[box_id]).await?.found.pop();
     found.ok_or_else(|| Problem::not_found(format!("there is no box {box_id} in this project")))

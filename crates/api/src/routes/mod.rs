@@ -9,6 +9,7 @@ use crate::Api;
 pub(crate) use watch::{StreamEvent, TokenEvent};
 
 mod artifact;
+mod blast;
 mod card;
 mod context;
 mod fork;
@@ -82,6 +83,7 @@ pub(crate) fn all() -> OpenApiRouter<Arc<Api>> {
         .routes(routes!(card::show_card, card::delete_card))
         .routes(routes!(card::expire_card))
         .routes(routes!(card::show_cards))
+        .routes(routes!(blast::show_blast))
         .routes(routes!(holding::list_sight))
         .routes(routes!(holding::list_holdings))
         .routes(routes!(holding::list_card_calls))

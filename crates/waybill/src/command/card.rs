@@ -7,12 +7,15 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use waybill_core::{
     card::{Gone, Reading},
-    id::CardId,
+    id::{CardId, TurnId},
     json,
+    turn::TurnStatus,
 };
 use waybill_kernel::{audit, card, card_box, handover, migrate, work::UnitOfWork};
+use waybill_orchestrator::blast::{self, How};
 
 use crate::{
+    command::turn::stop as stop_turn,
     connect::{self, Owner, Place, Service, project_id},
     named::{Named, find_all},
     output,
@@ -39,6 +42,23 @@ pub(crate) enum Command {
         /// How many to list at most.
         #[arg(long, default_value_t = 1000)]
         most: i64,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// List what followed from a card: the turns that saw it, and all that was written after seeing it.
+    ///
+    /// did: the card was part of a request to a model. derived: something that was written after seeing it was. could: it was there to be read, but in
+    /// no request.
+    Blast {
+        /// The id of the card.
+        #[arg(value_name = "CARD")]
+        card: Named<CardId>,
+        /// How many turns to look at, at most.
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+        most: u16,
+        /// Stop the turns that saw something and are still open, and say why.
+        #[arg(long, value_name = "REASON")]
+        stop: Option<String>,
         #[command(flatten)]
         place: Place,
     },
@@ -85,6 +105,7 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
     match command {
         Command::Sight { card, most, place } => sight(&card, most, &place, as_json).await,
+        Command::Blast { card, most, stop, place } => blast(&card, most, stop.as_deref(), &place, as_json).await,
         Command::Show { cards, place } => show(&cards, &place).await,
         Command::Expire { cards, ttl, place } => {
             let mut work = place.begin().await?;
@@ -174,6 +195,69 @@ async fn sight(card: &Named<CardId>, most: i64, place: &Place, as_json: bool) ->
             ]
         }),
     );
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn blast(card: &Named<CardId>, most: u16, stop: Option<&str>, place: &Place, as_json: bool) -> Result<ExitCode> {
+    let (kernel, project_id) = place.open().await?;
+    let mut work = connect::begin(&kernel, project_id).await?;
+    let card_id = card.find(&mut work).await?;
+    let radius = blast::radius(&mut work, &[card_id], usize::from(most)).await?;
+    let open = radius.turns.iter().filter(|turn| turn.status == TurnStatus::Open && turn.how != How::Could);
+    let open: Vec<TurnId> = open.map(|turn| turn.agent_turn_id).collect();
+    if let Some(reason) = stop {
+        for turn_id in &open {
+            stop_turn(&kernel, project_id, *turn_id, reason).await?;
+        }
+    }
+    if as_json {
+        output::json(&radius)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let word = |how: How| match how {
+        How::Did => "did",
+        How::Derived => "derived",
+        How::Could => "could",
+    };
+    output::table(
+        ["turn", "saw it", "calls", "status", "deliverable"],
+        radius.turns.iter().map(|turn| {
+            [
+                output::id(&turn.agent_turn_id),
+                word(turn.how).to_owned(),
+                turn.calls.len().to_string(),
+                turn.status.as_str().to_owned(),
+                output::id_or_none(turn.deliverable_card_id),
+            ]
+        }),
+    );
+    let of = |how| radius.turns.iter().filter(|turn| turn.how == how).count();
+    println!(
+        "\n{} turns did see the card, {} saw what was derived from it, {} could have seen it. {} cards were written after seeing it.",
+        of(How::Did),
+        of(How::Derived),
+        of(How::Could),
+        radius.n_derived_cards,
+    );
+    for stored in &radius.artifacts {
+        println!(
+            "artifact {} (version {}), stored by turn {}",
+            stored.path,
+            stored.version,
+            output::id(&stored.agent_turn_id)
+        );
+    }
+    for session_id in &radius.session_ids {
+        println!("the memory of session {} was changed after that", output::id(session_id));
+    }
+    if radius.is_cut {
+        println!("There is more: use --most, up to 10000.");
+    }
+    match (stop, open.len()) {
+        (_, 0) => {}
+        (Some(_), n) => println!("{n} turns that were open were stopped."),
+        (None, n) => println!("{n} of these turns are still open. --stop REASON stops them."),
+    }
     Ok(ExitCode::SUCCESS)
 }
 

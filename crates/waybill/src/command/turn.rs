@@ -9,14 +9,14 @@ use serde::Serialize;
 use serde_json::json;
 use waybill_core::{
     card_box::Span,
-    id::{AgentId, Name, SessionId, TurnId},
+    id::{AgentId, Name, ProjectId, SessionId, TurnId},
     label::Label,
     turn::TurnStatus,
 };
 use waybill_kernel::{
     audit, card_box, receipt,
-    turn::{self, Edge, Filter, Listing, Summary, Taken},
-    work::UnitOfWork,
+    turn::{self, Edge, Filter, Listing, Stopped, Summary, Taken},
+    work::{Kernel, UnitOfWork},
 };
 
 use crate::{
@@ -215,20 +215,7 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
             let (kernel, project_id) = place.open().await?;
             let kernel = connect::on_bus(kernel, nats.as_ref());
             let turn = turn.find(&mut connect::begin(&kernel, project_id).await?).await?;
-            let mut n_tries = 0;
-            let (mut work, stopped) = loop {
-                let mut work = connect::begin(&kernel, project_id).await?;
-                match turn::stop(&mut work, turn, &reason).await {
-                    // Another transaction is counting a child of the turn.
-                    Err(turn::Error::TryAgain(_)) if n_tries < MOST_TRIES => n_tries += 1,
-                    stopped => break (work, stopped?),
-                }
-                tokio::time::sleep(PAUSE).await;
-            };
-            let detail = json!({ "reason": reason });
-            audit::record(&mut work, &connect::actor(), "turn.stop", &turn.to_string(), &detail).await?;
-            work.commit().await?;
-            let said = stopped.as_str();
+            let said = stop(&kernel, project_id, turn, &reason).await?.as_str();
             if as_json {
                 output::json(&json!({ "agent_turn_id": turn, "stopped": said }))?;
             } else {
@@ -237,6 +224,24 @@ pub(crate) async fn run(command: Command, as_json: bool) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Stops a turn, on record.
+pub(crate) async fn stop(kernel: &Kernel, project_id: ProjectId, turn: TurnId, reason: &str) -> Result<Stopped> {
+    let mut n_tries = 0;
+    let (mut work, stopped) = loop {
+        let mut work = connect::begin(kernel, project_id).await?;
+        match turn::stop(&mut work, turn, reason).await {
+            // Another transaction is counting a child of the turn.
+            Err(turn::Error::TryAgain(_)) if n_tries < MOST_TRIES => n_tries += 1,
+            stopped => break (work, stopped?),
+        }
+        tokio::time::sleep(PAUSE).await;
+    };
+    let detail = json!({ "reason": reason });
+    audit::record(&mut work, &connect::actor(), "turn.stop", &turn.to_string(), &detail).await?;
+    work.commit().await?;
+    Ok(stopped)
 }
 
 fn line(turn: &Summary) -> [String; 9] {
