@@ -378,6 +378,9 @@ impl From<replay::Error> for Problem {
             replay::Error::Card(error) => error.into(),
             replay::Error::CardBox(error) => error.into(),
             replay::Error::Work(error) => error.into(),
+            replay::Error::Render(waybill_context::receipt::Error::Changed { .. }) => {
+                Problem::conflict("card_changed", error.to_string())
+            }
             // The call exists but cannot be rendered again: its content was erased, or was written by a version that is gone.
             other => Problem::conflict("not_renderable", causes(&other)),
         }
@@ -391,6 +394,12 @@ impl From<run::Error> for Problem {
             run::Error::Gather(gather::Error::Work(error)) => error.into(),
             run::Error::Gather(gather::Error::CardBox(error)) => error.into(),
             run::Error::Gather(gather::Error::Card(error)) => error.into(),
+            run::Error::Gather(error @ gather::Error::QueryGone(_)) => {
+                Problem::conflict("unreadable", error.to_string())
+            }
+            run::Error::Gather(error @ gather::Error::Changed(_)) => {
+                Problem::conflict("card_changed", error.to_string())
+            }
             run::Error::Blackboard(error) => error.into(),
             run::Error::Refused(refused) => refused.into(),
             run::Error::Invalid(_) => {

@@ -13,7 +13,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, schema::Type};
 use waybill_core::{
-    card::{Card, CardHash, Gone, Reading, Tombstone},
+    card::{Card, CardHash, Gone, Reading, Tombstone, changed},
     card_box::{Placed, Places, Span},
     id::CardId,
     tokens::{TOKENIZER, Tokens},
@@ -133,6 +133,9 @@ pub struct Receipt {
 
     pub n_messages: usize,
     pub n_tokens: Tokens,
+    /// Cards that were read and left out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub n_omitted: usize,
     /// The hash of the request, byte for byte.
     pub request_hash: Digest,
     /// The hash over the hashes of all cards that were read. It can be verified even if a card was erased since.
@@ -143,6 +146,11 @@ pub struct Receipt {
     /// Only of a call that an agent elsewhere made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recorded: Option<Recording>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "what serde asks for")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 /// Everything that a receipt points to, each card as it was before it ended.
@@ -180,6 +188,10 @@ pub enum Error {
     Missing(Vec<CardId>),
     #[error("the request could not be reproduced: its hash is now {rendered}, but the receipt has {receipt}")]
     Mismatch { rendered: Digest, receipt: Digest },
+    #[error(
+        "these cards were changed in the database after Waybill had written them, and no longer match their hashes: {card_ids:?}"
+    )]
+    Changed { card_ids: Vec<CardId>, rendered: Digest },
     #[error("the recorded request cannot be joined: its parts do not fit together")]
     Unjoined,
     #[error(transparent)]
@@ -224,6 +236,7 @@ impl Receipt {
             params: config.params.clone(),
             n_messages: composed.messages.len(),
             n_tokens: composed.n_tokens,
+            n_omitted: composed.omitted.iter().map(|omitted| omitted.card_ids.len()).sum(),
             request_hash: Digest::of(request),
             cards_hash: Digest::of(&[]),
             reported: false,
@@ -300,8 +313,19 @@ impl Receipt {
         }
     }
 
-    /// Renders the same call again, to the same bytes; or says why it is not possible.
+    /// Renders the same call again, to the same bytes; or says why it is not possible. Also cards that the request leaves out must match their hashes.
     pub fn render(&self, found: Found) -> Result<Call<'static>, Error> {
+        let readings = found.cards.iter().chain(found.history.iter().chain(&found.steps).map(|placed| &placed.reading));
+        let card_ids = changed(readings.filter_map(Reading::live));
+        match self.render_found(found) {
+            Ok(call) if card_ids.is_empty() => Ok(call),
+            Ok(_) => Err(Error::Changed { card_ids, rendered: self.request_hash }),
+            Err(Error::Mismatch { rendered, .. }) if !card_ids.is_empty() => Err(Error::Changed { card_ids, rendered }),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn render_found(&self, found: Found) -> Result<Call<'static>, Error> {
         let adapter = self.adapter()?;
         let cards: HashMap<CardId, Reading> =
             found.cards.into_iter().map(|reading| (reading.card_id(), reading)).collect();

@@ -162,6 +162,31 @@ pub async fn fetch(
     Ok(Batch::in_order(card_ids, readings, Reading::card_id))
 }
 
+/// Cards that were compared with their hashes.
+#[derive(Debug)]
+pub struct Hashed {
+    pub last: CardId,
+    pub n_cards: usize,
+    /// Those that someone has changed in the database.
+    pub changed: Vec<CardId>,
+}
+
+/// Compares up to `most` cards of the project with their hashes, in the order of their ids. What was erased has nothing left to compare. `None` means
+/// that no card comes after `after`.
+pub async fn check_hashes(work: &mut UnitOfWork, after: Option<CardId>, most: i64) -> Result<Option<Hashed>, DbError> {
+    let project_id = work.project_id();
+    let rows = sqlx::query(
+        "select r.*
+           from (select c.card_id from cardbox.cards c where c.project_id = $1 and c.card_id > $2 order by c.card_id limit $3) c
+          cross join lateral cardbox.reading($1, c.card_id, '-infinity') r
+          order by r.card_id",
+    );
+    let rows = rows.bind(project_id).bind(after.unwrap_or(CardId::nil())).bind(most).fetch_all(&mut **work).await?;
+    let checked = offload::decode::<HashRow>(rows).await?;
+    let changed = checked.iter().filter(|card| !card.verifies).map(|card| card.card_id).collect();
+    Ok(checked.last().map(|last| Hashed { last: last.card_id, n_cards: checked.len(), changed }))
+}
+
 /// Sets when cards expire, once: a card that has an end keeps it.
 pub async fn expire(work: &mut UnitOfWork, card_ids: &[CardId], ttl_seconds: i32) -> Result<(), Error> {
     let project_id = work.project_id();
@@ -289,6 +314,23 @@ impl FromRow<'_, PgRow> for ReadingRow {
             salt: row.try_get("salt")?,
             n_tokens: row.try_get("n_tokens")?,
         }))))
+    }
+}
+
+/// Whether a card matches its hash. One that cannot be read as a card does not.
+struct HashRow {
+    card_id: CardId,
+    verifies: bool,
+}
+
+impl FromRow<'_, PgRow> for HashRow {
+    fn from_row(row: &PgRow) -> sqlx::Result<HashRow> {
+        let verifies = match ReadingRow::from_row(row) {
+            Ok(ReadingRow(Reading::Live(card))) => card.verifies(),
+            Ok(ReadingRow(Reading::Gone(_))) => true,
+            Err(_) => false,
+        };
+        Ok(HashRow { card_id: row.try_get("card_id")?, verifies })
     }
 }
 

@@ -115,6 +115,10 @@ impl Recorded {
                 receipt::Error::Mismatch { rendered, .. } => {
                     (Composed::Mismatch, Some(*rendered), Some(error.to_string()))
                 }
+                receipt::Error::Changed { rendered, .. } => {
+                    let is_same = *rendered == request_hash;
+                    (if is_same { Composed::Ok } else { Composed::Mismatch }, Some(*rendered), Some(error.to_string()))
+                }
                 other => (Composed::NotRenderable, None, Some(causes(other))),
             },
         };

@@ -9,7 +9,7 @@ use waybill_context::{
     receipt::{BlockRef, Receipt},
 };
 use waybill_core::{
-    card::{Card, CardType, Content, Draft, Invalid, NewCard, Reading, ResultForm, Role},
+    card::{Card, CardType, Content, Draft, Invalid, NewCard, Reading, ResultForm, Role, changed},
     card_box::{Origin, Placed, Span},
     id::{AgentId, BoxId, CardId},
     json,
@@ -57,6 +57,10 @@ pub struct Setting {
 pub enum Error {
     #[error("the cards with the instruction of the turn are missing, have expired or were deleted: {0:?}")]
     QueryGone(Vec<CardId>),
+    #[error(
+        "these cards were changed in the database after Waybill had written them, and no longer match their hashes, so the model was not asked: {0:?}; `waybill doctor --deep --hashes` lists all changed cards"
+    )]
+    Changed(Vec<CardId>),
     #[error(transparent)]
     Work(#[from] work::Error),
     #[error(transparent)]
@@ -144,6 +148,9 @@ async fn read(
     };
     let context_box_id = claimed.context_box_id;
     let (context, mut also) = card_box::hydrate_with(work, context_box_id, None, window, &also).await?;
+    let placed = context.cards.iter().chain(&also.output).map(|placed| &placed.reading);
+    let single = also.cards.iter().chain(&also.compression).chain(&also.todo).chain(&also.result_form);
+    verify(placed.chain(single))?;
     let before = match before {
         Some(before) => Some(Before::of(before.materials)),
         None if also.output.is_empty() && setting.fork.is_none() => None,
@@ -242,6 +249,7 @@ async fn shown(work: &mut UnitOfWork, receipt: Receipt) -> Result<Option<Before>
     let card_ids: Vec<CardId> =
         named.iter().flatten().copied().chain(blocks.iter().map(|block| block.card_id)).collect();
     let found = card::fetch(work, &card_ids, None).await?.found;
+    verify(&found)?;
     let Ok(cards) = live(&card_ids, found) else { return Ok(None) };
     let mut cards = cards.into_iter();
     let [system_prompt, tools] = named.map(|card_id| card_id.and_then(|_| cards.next()));
@@ -421,6 +429,12 @@ async fn store(
     work.commit().await?;
     let stored = |(card, card_id): (NewCard, CardId)| Card { card_id, ..card.into_card(read_at) };
     Ok(cards.into_iter().zip(card_ids).map(stored).collect())
+}
+
+/// Refuses cards that someone has changed in the database: the model is asked with what was written, or not at all (CX-11).
+fn verify<'a>(readings: impl IntoIterator<Item = &'a Reading>) -> Result<(), Error> {
+    let changed = changed(readings.into_iter().filter_map(Reading::live));
+    if changed.is_empty() { Ok(()) } else { Err(Error::Changed(changed)) }
 }
 
 /// Returns the cards in the order asked for; or, as an error, those that cannot be shown.

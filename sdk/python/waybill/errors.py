@@ -155,6 +155,16 @@ class NotRenderable(ApiError):
     advice = "The content of the call was erased or has expired; nothing brings it back"
 
 
+class CardChanged(ApiError):
+    expected_code = "card_changed"
+    advice = "Someone changed these cards in the database: restore them from a backup"
+
+
+class Unreadable(ApiError):
+    expected_code = "unreadable"
+    advice = "The instruction of the turn has expired or was deleted: start another turn"
+
+
 class CannotFork(ApiError):
     expected_code = "cannot_fork"
     advice = "Fork at another model call, or change less"

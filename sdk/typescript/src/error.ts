@@ -20,6 +20,8 @@ export const advice = {
   budget_exhausted: 'Give the turn higher limits.',
   recursion_depth_exceeded: 'Delegate less deeply, or raise `max_recursion_depth`.',
   not_renderable: 'The receipt is all that is left of this call: its cards have expired or were deleted.',
+  card_changed: 'Someone changed these cards in the database: restore them from a backup.',
+  unreadable: 'The instruction of the turn has expired or was deleted: start another turn.',
   cannot_compose: 'Check the `llm_config` of the profile.',
   receipt_mismatch: 'Send the receipt and the seal as `compose` gave them.',
   unreadable_response: 'Send the answer of the provider as it came.',

@@ -102,6 +102,7 @@ impl Receipt {
             params: Params::default(),
             n_messages: hashes.len() + usize::from(system.is_some()),
             n_tokens,
+            n_omitted: 0,
             request_hash,
             cards_hash: Digest::of(&[]),
             reported: false,

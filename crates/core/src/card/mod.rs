@@ -13,4 +13,4 @@ pub use content::{CallContent, Content, Field, HandoffContent, ResultContent, Re
 pub use draft::{Draft, Invalid, NewCard};
 pub use hash::{CardHash, Salt};
 pub use metadata::{CardType, MalformedType, Metadata, Role};
-pub use reading::{Card, Gone, Origin, Reading, Tombstone};
+pub use reading::{Card, Gone, Origin, Reading, Tombstone, changed};

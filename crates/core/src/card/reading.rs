@@ -71,6 +71,11 @@ impl Card {
     }
 }
 
+/// Lists the cards that no longer say what was hashed when they were written: someone has changed them in the database, without Waybill.
+pub fn changed<'a>(cards: impl IntoIterator<Item = &'a Card>) -> Vec<CardId> {
+    cards.into_iter().filter(|card| !card.verifies()).map(|card| card.card_id).collect()
+}
+
 /// What is left of a card whose content may no longer be shown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tombstone {

@@ -10,7 +10,7 @@ use waybill_lab::{
     operate::{day, failover, faults, neighbours, overload},
     roles,
     storm::{
-        self,
+        self, changed,
         mutant::{self, MUTANTS, Mutant, Trial},
         proxy::Mode,
         record, runaway,
@@ -104,6 +104,13 @@ pub(crate) enum Command {
     ///
     /// Starts its own PostgreSQL. Full size: 100 kills of the database and 100 of the recorder.
     Record {
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Change cards in the database, one column at a time, as a superuser can: each must be refused by name when a context is composed.
+    ///
+    /// Starts its own PostgreSQL. Full size: 10,000 changes for contexts, and 10,000 for `waybill doctor --deep --hashes`.
+    Hashes {
         #[command(flatten)]
         options: Options,
     },
@@ -334,6 +341,10 @@ async fn measure(command: Command) -> Result<Vec<Figure>> {
         Command::Record { options } => {
             let (program, seed, kills) = (waybill()?, options.seed(), if options.short { 4 } else { 100 });
             record::run(&record::Options { program, seed, kills }).await
+        }
+        Command::Hashes { options } => {
+            let (program, seed, changes) = (waybill()?, options.seed(), if options.short { 500 } else { 10_000 });
+            changed::run(&changed::Options { program, seed, changes }).await
         }
         Command::Artifacts { options, store } => {
             let kills = if options.short { 10 } else { 200 };

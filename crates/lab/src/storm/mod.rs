@@ -42,6 +42,7 @@ use crate::{
     figure::{Bar, Figure},
 };
 
+pub mod changed;
 pub mod dice;
 pub mod ledger;
 pub mod mutant;

@@ -4,8 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use waybill_core::bus::Bus as _;
+use indicatif::ProgressBar;
+use waybill_core::{bus::Bus as _, id::CardId};
 use waybill_kernel::{
+    card,
     check::{self, Check},
     invariant::{self, Broken, INVARIANTS, OF_DATABASE},
     project, resource,
@@ -30,6 +32,9 @@ pub(crate) struct Arguments {
     /// Also check that the turns, calls and boxes of every project are consistent. This only reads, and takes a while.
     #[arg(long)]
     deep: bool,
+    /// With --deep, also compare every card with its hash, to find cards that someone has changed in the database. This reads all content.
+    #[arg(long, requires = "deep")]
+    hashes: bool,
 }
 
 pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
@@ -51,6 +56,9 @@ pub(crate) async fn run(arguments: Arguments, json: bool) -> Result<ExitCode> {
             }
             if arguments.deep && is_fit {
                 checks.extend(deep(&kernel, &mut broken).await?);
+            }
+            if arguments.hashes && is_fit {
+                checks.push(hashes(&kernel, &mut broken).await?);
             }
             checks
         }
@@ -140,6 +148,41 @@ async fn deep(kernel: &Kernel, broken: &mut Vec<Broken>) -> Result<Vec<Check>> {
     let of_projects = |n: usize, n_projects: usize| format!("{} of {n_projects} projects", n_projects - n);
     let whole = OF_DATABASE.iter().map(|(invariant, _)| of(invariant, of_database));
     Ok(whole.chain(INVARIANTS.iter().map(|(invariant, _)| of(invariant, of_projects))).collect())
+}
+
+/// How many cards are read at a time.
+const CARDS: i64 = 200;
+/// How many changed cards of a project are named.
+const NAMED: usize = 1_000;
+
+/// Compares every card of every project with its hash.
+async fn hashes(kernel: &Kernel, broken: &mut Vec<Broken>) -> Result<Check> {
+    const CHECK: &str = "cards match their hashes";
+    let bar = ProgressBar::new_spinner();
+    let (mut after, mut n_cards, mut n_changed) = (String::new(), 0, 0);
+    loop {
+        let projects = project::list(kernel, &after, 1_000).await?;
+        let Some(last) = projects.last() else { break };
+        after = last.slug.clone();
+        for project in &projects {
+            let (mut last, mut subjects) = (None, Vec::new());
+            let next = async |last| card::check_hashes(&mut kernel.begin(project.project_id).await?, last, CARDS).await;
+            while let Some(hashed) = next(last).await? {
+                last = Some(hashed.last);
+                n_cards += hashed.n_cards;
+                n_changed += hashed.changed.len();
+                subjects.extend(hashed.changed.iter().take(NAMED - subjects.len()).map(CardId::to_string));
+                bar.set_message(format!("{n_cards} cards compared with their hashes, {n_changed} changed"));
+            }
+            if !subjects.is_empty() {
+                broken.push(Broken { project_id: Some(project.project_id), invariant: CHECK, subjects });
+            }
+        }
+    }
+    bar.finish_and_clear();
+    let ok = n_changed == 0;
+    let found = if ok { format!("yes, all {n_cards}") } else { format!("{n_changed} of {n_cards} do not") };
+    Ok(Check { check: CHECK, ok, found, advice: if ok { "" } else { "See docs/operations.md, Changed cards." } })
 }
 
 /// Checks NATS. An unreachable server is no failure, because nothing depends on it. A server that is too old or refuses the login is one.

@@ -148,6 +148,7 @@ impl From<gather::Error> for Halt {
     fn from(error: gather::Error) -> Halt {
         match error {
             gone @ gather::Error::QueryGone(_) => Halt::GiveUp { code: "unreadable", why: gone.to_string() },
+            changed @ gather::Error::Changed(_) => Halt::GiveUp { code: "card_changed", why: changed.to_string() },
             error => Halt::Failed(Error::Gather(error)),
         }
     }
