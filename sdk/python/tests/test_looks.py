@@ -133,7 +133,8 @@ def test_a_person_is_asked(waybill):
     assert [request.tool for request in asked] == ["pay", "pay"]
     assert "paid 5" in turns[0].deliverable
     assert "paid 5" not in turns[1].deliverable
-    assert "May `pay` be called" in repr(asked[0])
+    assert (asked[0].profile, asked[0].arguments) == ("payer", {"amount": 5})
+    assert "payer asks: pay(amount=5)" in repr(asked[0])
     assert not waybill.requests()
 
 
@@ -148,8 +149,42 @@ def test_a_tree_is_watched(waybill):
     events = list(turn.watch(tree=True, tokens=True, timeout=30))
     assert turn.status == "success"
     tree = turn.tree()
-    assert len(tree) == 2, turn.deliverable
+    assert [(one.profile, one.status) for one in tree] == [("baker", "success"), ("clerk", "success")], turn.deliverable
+    assert tree[1].wait(20).deliverable == "There are 12 kg.", "a turn of which only the summary is known is read"
     assert {event.turn_id for event in events} == {one.id for one in tree}
     assert {event.turn_id for event in events if event.kind == "task"} == {one.id for one in tree}
     assert tree[1].refresh().deliverable == "There are 12 kg."
     assert turn.budget().children[0].agent_turn_id == tree[1].id
+
+
+def test_a_story_is_told_in_order(waybill):
+    @tool(effect="pure")
+    def weigh(item: str) -> int:
+        """Weighs."""
+        raise ValueError("no scales")
+
+    ask = {"call": {"ask_expert": {"expert_profile": "clerk", "question": "How much flour?"}}}
+    waybill.apply(
+        Profile("clerk", model="demo/demo", prompt="-", tools=[weigh]).scripted(
+            [{"say": "Let me weigh it.", "call": {"weigh": {"item": "flour"}}}, {"say": "12 kg."}]
+        ),
+        Profile("baker", model="demo/demo", prompt="-", internal_tools=["ask_expert"], delegates_to=["clerk"]).scripted(
+            [ask, {"say": "{{summary}}"}]
+        ),
+    )
+    with waybill.worker([weigh]):
+        turn = waybill.run("baker", "Can we bake?").wait(timeout=30)
+    story = turn.story()
+    assert [(who, depth, said) for _, who, depth, said in story.lines] == [
+        ("baker", 0, "? Can we bake?"),
+        ("baker", 0, "→ ask_expert(expert_profile='clerk', question='How much flour?')"),
+        ("clerk", 1, "? How much flour?"),
+        ("clerk", 1, "Let me weigh it."),
+        ("clerk", 1, "→ weigh(item='flour')"),
+        ("clerk", 1, '← {"status": "failed", "result": "no scales"}'),
+        ("clerk", 1, "= 12 kg."),
+        ("baker", 0, "← 12 kg."),
+        ("baker", 0, "= 12 kg."),
+    ], story
+    assert "  clerk  → weigh(item='flour')\n" in str(story)
+    assert "Can we bake?</td>" in story._repr_html_()

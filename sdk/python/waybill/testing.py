@@ -74,7 +74,7 @@ class Server:
         self.folder = folder or Path(tempfile.mkdtemp(prefix="waybill-test-"))
         self.folder.chmod(0o755)
         ready = self.folder / "ready.json"
-        command = [program(), "dev", "--data", str(self.folder / "data"), "--listen", listen, "--ready-file", str(ready), *arguments]
+        command = [program(), "dev", "--data", str(self.folder / ".waybill"), "--listen", listen, "--ready-file", str(ready), *arguments]
         self.log = self.folder / "log"
         with self.log.open("a") as output:
             supervised = [sys.executable, "-I", "-c", SUPERVISE, "" if folder else str(self.folder), *command]

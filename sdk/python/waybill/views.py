@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import html
+import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from . import models
@@ -103,7 +105,7 @@ class Context:
         return self
 
     def _rows(self) -> list[tuple[object, ...]]:
-        return [(one.n, one.layer, one.role, one.n_tokens, short(_said(one))) for one in self.messages]
+        return [(one.n, one.layer, one.role, one.n_tokens, short(_brief(one))) for one in self.messages]
 
     def __str__(self) -> str:
         return table(self._rows(), ("", "layer", "role", "tokens", "says")) + f"\n{self.n_tokens} tokens; {len(self.omitted)} left out"
@@ -118,6 +120,12 @@ class Context:
 def _said(message: models.SeenMessage) -> str:
     calls = " ".join(f"→ {call.model_dump_json()}" for call in message.tool_calls or [])
     return " ".join(part for part in (str(message.content) if message.content is not None else "", calls) if part)
+
+
+def _brief(message: models.SeenMessage) -> str:
+    """Returns what a message says, without what the server puts before each question."""
+    said = re.sub(r"<(turn__context)>.*?</\1>\s*", "", message.content or "", flags=re.DOTALL) or message.content or ""
+    return " ".join([said, *(f"→ {call.tool_name}({named(call.arguments)})" for call in message.tool_calls or [])]).strip()
 
 
 class Diff:
@@ -171,6 +179,64 @@ class Replay:
 
     def __repr__(self) -> str:
         return f"<Replay: {len(self.calls)} calls, {'all the same' if self.is_same else 'not all the same'}>"
+
+
+class Story:
+    """What a turn and the turns below it were asked (`?`), said, called (`→`), got back (`←`) and delivered (`=`), in order."""
+
+    HEAD = ("time", "agent", "what happened")
+
+    def __init__(self, turns: Sequence[tuple[models.Summary, list[models.Reading]]]) -> None:
+        begun, top = turns[0][0].created_at, turns[0][0].recursion_depth
+        found = [(turn.created_at, turn, f"? {turn.title or ''}") for turn, _ in turns]
+        found += [(card.created_at, turn, said) for turn, cards in turns for card in cards if card.created_at and (said := _told(card))]
+        # A deliverable is written together with the result of the call that it answers.
+        found.sort(key=lambda line: (line[0], -line[1].recursion_depth))
+        #: Of each line: seconds since the turn was started, profile, depth below the turn, and what happened.
+        self.lines = [((at - begun).total_seconds(), turn.profile_name, turn.recursion_depth - top, said) for at, turn, said in found]
+
+    def _rows(self) -> list[tuple[object, ...]]:
+        return [(f"{seconds:5.1f} s", "  " * depth + str(who), short(said, 110)) for seconds, who, depth, said in self.lines]
+
+    def __str__(self) -> str:
+        return table(self._rows(), self.HEAD)
+
+    def _repr_html_(self) -> str:
+        return html_table(self._rows(), self.HEAD)
+
+
+def _told(card: models.Reading) -> str:
+    """Returns a line of a story. Nothing for other cards, such as reasoning."""
+    said: Any = card.content
+    match card.metadata.type if card.metadata else "":
+        case "tool.call":
+            return f"→ {said['tool_name']}({named(said['arguments'])})"
+        case "tool.result":
+            return f"← {as_text(said['result'] if said['status'] in ('success', 'partial') else said)}"
+        case "agent.thought":
+            return as_text(said)
+        case "task.deliverable":
+            return f"= {as_text(said)}"
+        case _:
+            return ""
+
+
+def as_text(value: Any) -> str:
+    """Returns text as it is, of an agent's answer what it delivered, and other values as JSON."""
+    answer: dict[str, Any] = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    if "deliverable" in answer:
+        return as_text(answer["deliverable"])
+    if "results" in answer:
+        return " | ".join(as_text(one.get("summary") or one.get("error")) for one in answer["results"])
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def named(arguments: str) -> str:
+    """Returns the arguments of a call, which a model wrote as JSON, as Python writes them."""
+    try:
+        return ", ".join(f"{name}={value!r}" for name, value in json.loads(arguments or "{}").items())
+    except (ValueError, AttributeError):
+        return arguments
 
 
 class Comparison:

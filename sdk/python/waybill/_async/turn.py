@@ -6,13 +6,13 @@ import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from .._progress import Progress
 from .._runtime_async import loaded, sleep
 from ..errors import ApiError, NotYet, TurnFailed
 from ..schema import read_value
-from ..views import Context, Diff, Replay, Usage, short
+from ..views import Context, Diff, Replay, Story, Usage, named, short
 from ..wire import EventReader, Pauses
 from .operations import OPERATIONS
 from .transport import SILENCE
@@ -49,6 +49,17 @@ class AsyncRequest:
         return self.said.request.question if self.said and self.said.request else None
 
     @property
+    def profile(self) -> str | None:
+        """Profile of the agent that asks."""
+        return self.said.profile_name if self.said else None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of the tool call that waits for an approval. Empty if the agent asks something else."""
+        about = self.said.request.about if self.said and self.said.request else None
+        return dict(cast("dict[str, Any]", about).get("arguments") or {}) if isinstance(about, dict) else {}
+
+    @property
     def is_decided(self) -> bool:
         return self.said is not None and self.said.decided is not None
 
@@ -65,7 +76,8 @@ class AsyncRequest:
         return await self._client.api.decide_request(self.id, {name: value for name, value in said.items() if value is not None})
 
     def __repr__(self) -> str:
-        return f"<Request {self.id}: {self.tool or 'question'}: {short(self.question or '')}>"
+        asked = f"{self.tool}({named(json.dumps(self.arguments))})" if self.arguments else self.question or ""
+        return f"<Request {self.id}: {self.profile} asks: {short(asked, 200)}>"
 
 
 @dataclass(frozen=True)
@@ -126,22 +138,28 @@ class AsyncModelCall:
 class AsyncTurn(Generic[T]):
     """A turn. What was read last is kept; `refresh` reads again."""
 
-    def __init__(self, client: AsyncWaybill, turn_id: str, result: type[T] | None = None, shown: models.Shown | None = None) -> None:
+    def __init__(self, client: AsyncWaybill, turn_id: str, result: type[T] | None = None, summary: models.Summary | None = None) -> None:
         self.client = client
         self.id = turn_id
         self._result = result
-        self._shown = shown
+        self._shown: models.Shown | None = None
+        self._summary = summary
         self._called: list[str] | None = None
 
     @property
     def summary(self) -> models.Summary | None:
         """The turn as it was read last. None if it was not read yet."""
-        return self._shown.turn if self._shown else None
+        return self._shown.turn if self._shown else self._summary
+
+    @property
+    def profile(self) -> str | None:
+        """Profile of its agent. None if the turn was not read yet."""
+        return self.summary.profile_name if self.summary else None
 
     @property
     def status(self) -> str:
         """`open`, `success`, `failed`, `canceled` or `timeout`, as it was read last."""
-        return str(self._shown.turn.status) if self._shown else "open"
+        return str(self.summary.status) if self.summary else "open"
 
     @property
     def is_over(self) -> bool:
@@ -166,7 +184,7 @@ class AsyncTurn(Generic[T]):
             async for event in self.watch(tree=True, timeout=timeout):
                 shown.take(event.kind, event.turn_id, event.status)
             shown.end(self.status, self.summary.n_steps if self.summary else 0)
-        while not self.is_over:
+        while self._shown is None or not self.is_over:
             left = LONGEST_WAIT if until is None else min(LONGEST_WAIT, until - time.monotonic())
             if left <= 0:
                 raise NotYet(f"turn {self.id} has not ended within {timeout} s. It goes on: wait again, or `turn.stop(reason)`")
@@ -220,8 +238,13 @@ class AsyncTurn(Generic[T]):
         return await self.client.api.list_receipts(self.id)
 
     async def tree(self) -> list[AsyncTurn[Any]]:
-        """Returns the turn and the turns below it. Each comes after the one that started it."""
-        return [AsyncTurn(self.client, one.agent_turn_id) for one in (await self.client.api.show_tree(self.id)).turns]
+        """Returns the turn and the turns below it, with the `summary` of each. Each comes after the one that started it."""
+        return [AsyncTurn(self.client, one.agent_turn_id, summary=one) for one in (await self.client.api.show_tree(self.id)).turns]
+
+    async def story(self) -> Story:
+        """Returns what the turn and the turns below it were asked, said, called and delivered, in order: print it."""
+        turns = (await self.client.api.show_tree(self.id)).turns
+        return Story([(one, await self.client.cards_of(one.output_box_id)) for one in turns])
 
     async def budget(self) -> models.TurnBudget:
         return await self.client.api.show_budget(self.id)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
 from .._runtime_sync import sleep
@@ -121,6 +122,14 @@ class Waybill:
                 turn_id: str = outcome.agent_turn_id  # pyright: ignore[reportAttributeAccessIssue, reportUnknownVariableType, reportUnknownMemberType]
                 found[outcome.key] = Turn(self, str(turn_id), result if isinstance(result, type) else None)  # pyright: ignore[reportUnknownArgumentType]
         return found
+
+    def handoff(self, profile: str | Profile, package: Mapping[str, Any], *, key: str | None = None, **more: Any) -> Turn[Any]:
+        """Hands a package to an agent, and starts a turn for it: `{"handoff_type": "release", "notes_path": "notes.md"}`. `version` and `timestamp`
+        are filled in. A package that is not valid is refused, with everything that is wrong. `more`: `instruction`, `agent_id`, `session_id`,
+        `external`, `on_behalf_of`."""
+        filled = {"version": "2.0", "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"), **package}
+        name = profile if isinstance(profile, str) else profile.name
+        return Turn(self, (self.api.send_handoff({"profile_name": name, "package": filled, **more}, key=key)).agent_turn_id)
 
     @overload
     def turn(self, turn_id: str, result: type[T]) -> Turn[T]: ...
