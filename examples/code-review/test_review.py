@@ -8,6 +8,7 @@ import pytest
 import review
 
 from waybill import errors
+from waybill.testing import program
 
 
 def test_the_reviews_go_to_the_judge_and_no_content_goes_along(waybill):
@@ -42,9 +43,12 @@ def test_a_review_that_is_not_valid_does_not_get_to_the_judge(waybill, monkeypat
     assert [turn.profile_name for turn in waybill.turns(profile="judge")] == []
 
 
-def test_the_command_of_the_readme(waybill):
-    environment = os.environ | {"WAYBILL_API_URL": waybill.config.url, "WAYBILL_PROJECT": waybill.config.project}
-    command = [sys.executable, review.__file__]
-    said = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=60, check=True).stdout
+def test_the_commands_of_the_readme(waybill, waybill_server):
+    where = {"cwd": waybill_server.folder, "text": True, "stdout": subprocess.PIPE, "timeout": 60, "check": True}
+    where["env"] = os.environ | {"WAYBILL_API_URL": waybill.config.url, "WAYBILL_PROJECT": waybill.config.project}
+    said = subprocess.run([sys.executable, review.__file__], **where).stdout
     assert "  shop/login.py:7  must: a name with a quote" in said
     assert "of 12000 in 5 model calls" in said
+    assert "change/data/prices.csv" in subprocess.run([program(), "artifact", "list"], **where).stdout
+    stored = subprocess.run([program(), "artifact", "get", "reviews/judge.json", "-"], **where).stdout
+    assert len(review.Review.model_validate_json(stored).findings) == 4

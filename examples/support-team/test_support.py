@@ -11,7 +11,9 @@ from waybill.testing import program
 
 
 def test_a_person_agrees_and_the_money_is_paid_back(waybill):
-    turn = support.answer(waybill, support.MAIL, lambda request: request.approve())
+    asked = []
+    turn = support.answer(waybill, support.MAIL, lambda request: asked.append(request.tool) or request.approve())
+    assert asked == ["refund"], "once, because the customer's mail is from outside"
     assert "38 EUR back" in turn.result()
     _, specialist = turn.tree()
     assert (specialist.profile, specialist.status, specialist.tool_calls) == ("refunds", "success", ["refund"])

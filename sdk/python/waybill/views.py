@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -196,7 +197,9 @@ class Story:
         self.lines = [((at - begun).total_seconds(), turn.profile_name, turn.recursion_depth - top, said) for at, turn, said in found]
 
     def _rows(self) -> list[tuple[object, ...]]:
-        return [(f"{seconds:5.1f} s", "  " * depth + str(who), short(said, 110)) for seconds, who, depth, said in self.lines]
+        rows = [(f"{seconds:5.1f} s", "  " * depth + str(who), said) for seconds, who, depth, said in self.lines]
+        room = shutil.get_terminal_size((140, 24)).columns - max(len(who) for _, who, _ in rows) - 11
+        return [(at, who, short(said, max(room, 40))) for at, who, said in rows]
 
     def __str__(self) -> str:
         return table(self._rows(), self.HEAD)
@@ -212,7 +215,8 @@ def _told(card: models.Reading) -> str:
         case "tool.call":
             return f"→ {said['tool_name']}({named(said['arguments'])})"
         case "tool.result":
-            return f"← {as_text(said['result'] if said['status'] in ('success', 'partial') else said)}"
+            how = "" if said["status"] == "success" else f"{said['status']}: "
+            return f"← {how}{as_text(said.get('result'))}"
         case "agent.thought":
             return as_text(said)
         case "task.deliverable":

@@ -238,7 +238,8 @@ class AsyncTurn(Generic[T]):
         return await self.client.api.list_receipts(self.id)
 
     async def tree(self) -> list[AsyncTurn[Any]]:
-        """Returns the turn and the turns below it, with the `summary` of each. Each comes after the one that started it."""
+        """Returns the turn and the turns below it. Each comes after the one that started it. Of each the `summary` is known: `wait()` reads the
+        deliverable."""
         return [AsyncTurn(self.client, one.agent_turn_id, summary=one) for one in (await self.client.api.show_tree(self.id)).turns]
 
     async def story(self) -> Story:

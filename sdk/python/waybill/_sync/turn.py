@@ -239,7 +239,8 @@ class Turn(Generic[T]):
         return self.client.api.list_receipts(self.id)
 
     def tree(self) -> list[Turn[Any]]:
-        """Returns the turn and the turns below it, with the `summary` of each. Each comes after the one that started it."""
+        """Returns the turn and the turns below it. Each comes after the one that started it. Of each the `summary` is known: `wait()` reads the
+        deliverable."""
         return [Turn(self.client, one.agent_turn_id, summary=one) for one in (self.client.api.show_tree(self.id)).turns]
 
     def story(self) -> Story:
