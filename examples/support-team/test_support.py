@@ -43,6 +43,7 @@ def test_the_commands_of_the_readme(waybill, waybill_server):
     where["env"] = os.environ | {"WAYBILL_API_URL": waybill.config.url, "WAYBILL_PROJECT": waybill.config.project}
     asked = subprocess.run([sys.executable, support.__file__], input="y\n", timeout=60, check=True, **where).stdout
     assert "38 EUR back" in asked
+    assert "refund: approved by loopback: The photo shows it." in asked
     assert "Composed again from the record: <Replay: 5 calls, all the same>" in asked
 
     left = subprocess.Popen([sys.executable, support.__file__, "--inbox"], **where)

@@ -23,8 +23,8 @@ import pytest
 from lossy import LossyProxy
 from pydantic import BaseModel
 
-from waybill import AsyncWaybill, Profile, TurnFailed, Waybill, tool
-from waybill.errors import ApiError, ConfigError, IdempotencyMismatch, Invalid, NotFound, NotYet, OlderServer, Unanswered
+from waybill import AsyncWaybill, Profile, TurnFailed, Waybill, config, tool
+from waybill.errors import ApiError, ConfigError, IdempotencyMismatch, Invalid, InvalidPackage, NotFound, NotYet, OlderServer, Unanswered
 from waybill.wire import EventReader, Pauses, clock_ahead, uuid7
 
 
@@ -370,11 +370,29 @@ def test_a_trace_is_sent_along(waybill, monkeypatch):
     assert "baggage" not in headers, "it may hold what is not for others"
 
 
+def test_a_package_is_handed_over_once(waybill):
+    waybill.artifacts.put("notes.md", "12 kg", external=False)
+    clerk = Profile("clerk", model="demo/demo", prompt="-").scripted([{"say": "Read."}])
+    waybill.apply({"handoff_type": {"name": "notes", "gate": {"paths": [{"at": "/path"}]}}}, clerk)
+    package = {"handoff_type": "notes", "path": "notes.md", "timestamp": "2026-01-04T10:30:00Z"}
+    turn = waybill.handoff(clerk, package, key="notes-1", instruction="Read the notes.")
+    assert waybill.handoff(clerk, package, key="notes-1", instruction="Read the notes.").id == turn.id
+    assert turn.result(20) == "Read."
+    turn.calls[0].context().assert_saw("Read the notes.", "notes.md").assert_did_not_see("12 kg")
+    with pytest.raises(ConfigError, match="timestamp"):
+        waybill.handoff(clerk, {"handoff_type": "notes", "path": "notes.md"}, key="notes-2")
+    with pytest.raises(InvalidPackage, match=r"none\.md does not exist"):
+        waybill.handoff(clerk, package | {"path": "none.md"})
+
+
 def test_where_the_server_is(tmp_path, monkeypatch):
     for name in ("WAYBILL_API_URL", "WAYBILL_API_KEY", "WAYBILL_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     assert Waybill().config.base == "http://127.0.0.1:7070/v1/projects/demo"
+    monkeypatch.setattr(config, "DEFAULT", "http://127.0.0.1:1")
+    with pytest.raises(Unanswered, match=r"no server is at http://127\.0\.0\.1:1: run `waybill dev` in this folder"):
+        Waybill(patience=60).me()
     (tmp_path / ".waybill").mkdir()
     (tmp_path / ".waybill/ready.json").write_text('{"url": "http://127.0.0.1:7071", "project": "other", "pid": 1}')
     (tmp_path / ".waybill/key").write_text("wb_test_x\n")

@@ -14,6 +14,8 @@ from urllib.parse import quote, urlsplit
 from .errors import ConfigError
 
 ROOT = 0
+#: Where `waybill dev` is, unless it is started with another address.
+DEFAULT = "http://127.0.0.1:7070"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Config:
     ca_file: str | None = None
     #: Headers for each request.
     headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    #: Whether the address is the default: no setting and no folder names another.
+    is_default: bool = False
 
     @property
     def base(self) -> str:
@@ -65,15 +69,18 @@ def find(url: str | None, key: str | None, project: str | None, **rest: Any) -> 
     url = url or os.environ.get("WAYBILL_API_URL")
     key = key or os.environ.get("WAYBILL_API_KEY")
     project = project or os.environ.get("WAYBILL_PROJECT")
+    is_default = False
     if url is None:
         url, key, project = _from_dev(key, project)
+        is_default = url is None
+    url = url or DEFAULT
     _check(url)
     key = key and key.strip()
     if key and not (key.isascii() and key.isprintable() and " " not in key):
         raise ConfigError("WAYBILL_API_KEY has characters that no key has: copy it again")
     if project in (".", ".."):
         raise ConfigError(f"WAYBILL_PROJECT is no name of a project: {project!r}")
-    return Config(url=url.rstrip("/"), key=key or None, project=project or "demo", **rest)
+    return Config(url=url.rstrip("/"), key=key or None, project=project or "demo", is_default=is_default, **rest)
 
 
 def _check(url: str) -> None:
@@ -90,8 +97,8 @@ def _check(url: str) -> None:
         raise ConfigError("the address of the API must have no password: it would replace the key, and be shown in logs")
 
 
-def _from_dev(key: str | None, project: str | None) -> tuple[str, str | None, str | None]:
-    """Returns what `waybill dev` of this folder wrote, or the address that it uses by default."""
+def _from_dev(key: str | None, project: str | None) -> tuple[str | None, str | None, str | None]:
+    """Returns what `waybill dev` of this folder wrote. Without such a folder, the address is None."""
     for folder in (Path.cwd(), *Path.cwd().parents):
         ready = folder / ".waybill" / "ready.json"
         if ready.is_file():
@@ -102,4 +109,4 @@ def _from_dev(key: str | None, project: str | None) -> tuple[str, str | None, st
             if key is None and project in (None, said["project"]) and kept.is_file():
                 key = kept.read_text().strip()
             return said["url"], key, project or said["project"]
-    return "http://127.0.0.1:7070", key, project
+    return None, key, project

@@ -209,20 +209,18 @@ class Story:
 
 
 def _told(card: models.Reading) -> str:
-    """Returns a line of a story. Nothing for other cards, such as reasoning."""
+    """Returns a line of a story. Nothing for other cards, such as reasoning, and for those that are gone."""
     said: Any = card.content
-    match card.metadata.type if card.metadata else "":
-        case "tool.call":
-            return f"→ {said['tool_name']}({named(said['arguments'])})"
-        case "tool.result":
-            how = "" if said["status"] == "success" else f"{said['status']}: "
-            return f"← {how}{as_text(said.get('result'))}"
-        case "agent.thought":
-            return as_text(said)
-        case "task.deliverable":
-            return f"= {as_text(said)}"
-        case _:
-            return ""
+    kind = card.metadata.type if card.metadata and said is not None else ""
+    if kind == "tool.call" and isinstance(said, dict):
+        call = cast("dict[str, Any]", said)
+        return f"→ {call.get('tool_name')}({named(as_text(call.get('arguments') or ''))})"
+    if kind == "tool.result" and isinstance(said, dict):
+        result = cast("dict[str, Any]", said)
+        how = "" if result.get("status") == "success" else f"{result.get('status')}: "
+        return f"← {how}{as_text(result.get('result'))}"
+    marks = {"tool.call": "→ ", "tool.result": "← ", "agent.thought": "", "task.deliverable": "= "}
+    return marks[kind] + as_text(said) if kind in marks else ""
 
 
 def as_text(value: Any) -> str:

@@ -126,6 +126,8 @@ class AsyncWaybill:
         """Hands a package to an agent, and starts a turn for it: `{"handoff_type": "release", "notes_path": "notes.md"}`. `version` and `timestamp`
         are filled in. A package that is not valid is refused, with everything that is wrong. `more`: `instruction`, `agent_id`, `session_id`,
         `external`, `on_behalf_of`."""
+        if key is not None and "timestamp" not in package:
+            raise ConfigError("with a key, give the package a `timestamp` of its own: the same key goes with the same package")
         filled = {"version": "2.0", "timestamp": datetime.now(timezone.utc).isoformat(timespec="seconds"), **package}
         name = profile if isinstance(profile, str) else profile.name
         return AsyncTurn(self, (await self.api.send_handoff({"profile_name": name, "package": filled, **more}, key=key)).agent_turn_id)

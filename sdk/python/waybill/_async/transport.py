@@ -51,6 +51,7 @@ class AsyncTransport:
         self._clients: dict[object, httpx2.AsyncClient] = {}
         self._pid = os.getpid()
         self._document: Any = None
+        self._is_reached = False
         #: Seconds by which the server's clock is ahead.
         self.clock_ahead = 0.0
 
@@ -107,11 +108,14 @@ class AsyncTransport:
                 # What httpx says of it has the header, and so the key.
                 raise ConfigError(f"{operation.name}: this cannot be sent: check the address, and the characters of the headers") from None
             except httpx2.RequestError as error:
+                if self.config.is_default and not self._is_reached:
+                    raise Unanswered(f"no server is at {self.config.url}: run `waybill dev` in this folder, or set WAYBILL_API_URL") from None
                 if not (repeatable or isinstance(error, NOT_SENT)):
                     raise Unanswered(f"{operation.name}: no answer from {self.config.url}: {error!r}") from error
                 failure: Exception = Unanswered(f"{operation.name}: no answer from {self.config.url}: {error!r}")
                 failure.__cause__ = error
             else:
+                self._is_reached = True
                 log.debug("%s %s: %s", operation.method, url, response.status_code)
                 self.clock_ahead = clock_ahead(response.headers.get("date"))
                 if response.status_code in (204, 304):
