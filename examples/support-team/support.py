@@ -97,5 +97,5 @@ if __name__ == "__main__":
         print(f"  {part.arg_key or part.rule}, by `{part.source_profile}`")
     for request in wb.requests("decided"):
         if request.said.agent_turn_id == specialist.id:
-            print(f"{request.tool}: {request.said.decided.decision} by {request.said.decided.by}: {request.said.decided.note}")
+            print(f"{request.tool}: {request.said.decided.decision} by {request.said.decided.by}: {request.said.decided.note or 'no note'}")
     print(f"Composed again from the record: {wb.replay(first, specialist)}")
