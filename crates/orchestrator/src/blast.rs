@@ -220,8 +220,10 @@ impl Walk<'_> {
         }
         let box_ids: Vec<BoxId> = box_ids.into_iter().collect();
         for box_ids in box_ids.chunks(IDS) {
-            for (_, turn_id) in receipt::readers(self.work, box_ids, None, MOST_EACH).await? {
-                self.see(turn_id, true);
+            let mut owned = HashSet::new();
+            for (box_id, turn_id) in receipt::readers(self.work, box_ids, None, MOST_EACH).await? {
+                // First comes the turn that the box is for, then its forks, which may have read less of it.
+                self.see(turn_id, owned.insert(box_id));
             }
         }
         Ok(())
@@ -302,6 +304,9 @@ impl Walk<'_> {
                 .and_then(|session_id| self.todos.get(&session_id))
                 .is_some_and(|todos| todos.iter().any(|(from, until)| (*from..*until).contains(&receipt.read_at)));
         let named = named.into_iter().chain(todo.then_some(How::Derived)).min();
+        if placed.is_some() {
+            self.turns.entry(called.agent_turn_id).or_default().could = true;
+        }
         if placed.is_none() || receipt.n_omitted == 0 {
             return Ok(placed.into_iter().chain(named).min());
         }

@@ -1041,6 +1041,46 @@ class Batch(Model):
     tool_call_id: str
 
 
+class BlastArtifact(Model):
+    """
+    An artifact that a turn stored after it had seen the card.
+    """
+
+    agent_turn_id: Annotated[str, Field(description="Turn that stored it.")]
+    path: str
+    version: int
+
+
+class BlastCall(Model):
+    """
+    A model call in a blast radius.
+    """
+
+    at: Annotated[AwareDatetime, Field(description="When the call was recorded.")]
+    how: Annotated[Literal["did", "derived", "could"] | str, Field(description="`did` or `derived`.")]
+    step_id: Annotated[str, Field(description="Step of the model call.")]
+
+
+class BlastTurn(Model):
+    """
+    A turn in a blast radius.
+    """
+
+    agent_id: str
+    agent_turn_id: str
+    calls: Annotated[list[BlastCall], Field(description="Calls that saw the card, or what was derived from it, in their order.")]
+    deliverable_card_id: str | None = None
+    how: Annotated[
+        Literal["did", "derived", "could"] | str, Field(description="How certain it is: the most certain of its calls; `could` if none saw anything.")
+    ]
+    status: Annotated[
+        Literal["open", "success", "failed", "canceled", "timeout", "recorded"] | str,
+        Field(
+            description="`open` until the turn has ended; then how it ended. `recorded`: an agent elsewhere made the model calls, and Waybill recorded them."
+        ),
+    ]
+
+
 class BlockRef(Model):
     """
     A block, by its card.
@@ -2828,6 +2868,18 @@ class AppliedDocument(Model):
     document: Annotated[Document, Field(description="The document as it is stored now.")]
 
 
+class BlastRadius(Model):
+    """
+    What followed from cards.
+    """
+
+    artifacts: Annotated[list[BlastArtifact], Field(description="Artifacts that were stored after that.")]
+    is_cut: Annotated[bool, Field(description="There is more: the walk ended at the maximum number of turns.")]
+    n_derived_cards: Annotated[int, Field(description="Cards that were written after seeing one of them.")]
+    session_ids: Annotated[list[str], Field(description="Sessions whose memory was changed after that.")]
+    turns: Annotated[list[BlastTurn], Field(description="Turns that saw one of the cards, or could, in the order of their ids.")]
+
+
 class Boxes(Model):
     """
     The boxes that exist, and the ids of those that do not exist.
@@ -3175,6 +3227,7 @@ class Receipt(Model):
     history: Annotated[list[Span], Field(description="Spans of the context box.")]
     left_out: Annotated[list[LeftOut] | None, Field(description="Blocks whose source failed.")] = None
     n_messages: int
+    n_omitted: Annotated[int | None, Field(description="Cards that were read and left out.")] = None
     n_pinned: int
     n_tokens: int
     output: Annotated[Span, Field(description="The span of the output box.")]

@@ -42,6 +42,7 @@ export const operations: { readonly [name in keyof Described]: Route } = {
   show_cards: {"method":"POST","path":"/v1/projects/{project}/cards/batch","once":false,"sends":"application/json","lists":[],"answers":"application/json"},
   show_card: {"method":"GET","path":"/v1/projects/{project}/cards/{card}","once":false,"sends":null,"lists":[],"answers":"application/json"},
   delete_card: {"method":"DELETE","path":"/v1/projects/{project}/cards/{card}","once":true,"sends":null,"lists":[],"answers":"application/json"},
+  show_blast: {"method":"GET","path":"/v1/projects/{project}/cards/{card}/blast","once":false,"sends":null,"lists":[],"answers":"application/json"},
   list_card_calls: {"method":"GET","path":"/v1/projects/{project}/cards/{card}/calls","once":false,"sends":null,"lists":[],"answers":"application/json"},
   expire_card: {"method":"POST","path":"/v1/projects/{project}/cards/{card}/expire","once":true,"sends":"application/json","lists":[],"answers":"application/json"},
   list_holdings: {"method":"GET","path":"/v1/projects/{project}/cards/{card}/holdings","once":false,"sends":null,"lists":[],"answers":"application/json"},

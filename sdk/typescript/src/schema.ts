@@ -454,6 +454,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/projects/{project}/cards/{card}/blast": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what followed from a card: the turns that saw it, and all that was written after seeing it.
+         * @description A model call `did` see the card if the card was part of its request. What the turn wrote with that call and later is `derived`, and so are calls
+         *     that saw something of it: in an answer, a handover, an argument, a summary, a todo list, or a package that names an artifact. A turn `could` see
+         *     the card if the card was there for it, but in none of its requests. Prompts, tool lists and documents of the knowledge are not followed.
+         */
+        get: operations["show_blast"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/projects/{project}/cards/{card}/calls": {
         parameters: {
             query?: never;
@@ -1989,6 +2011,55 @@ export interface components {
          * @enum {string}
          */
         BatchStatus: "open" | "success" | "partial" | "failed" | "timeout";
+        /** @description An artifact that a turn stored after it had seen the card. */
+        BlastArtifact: {
+            /** @description Turn that stored it. */
+            agent_turn_id: components["schemas"]["TurnId"];
+            path: string;
+            /** Format: int32 */
+            version: number;
+        };
+        /** @description A model call in a blast radius. */
+        BlastCall: {
+            /**
+             * Format: date-time
+             * @description When the call was recorded.
+             */
+            at: string;
+            /** @description `did` or `derived`. */
+            how: components["schemas"]["BlastHow"];
+            /** @description Step of the model call. */
+            step_id: components["schemas"]["StepId"];
+        };
+        /**
+         * @description How something came to be in a blast radius. What comes first is more certain.
+         * @enum {string}
+         */
+        BlastHow: "did" | "derived" | "could";
+        /** @description What followed from cards. */
+        BlastRadius: {
+            /** @description Artifacts that were stored after that. */
+            artifacts: components["schemas"]["BlastArtifact"][];
+            /** @description There is more: the walk ended at the maximum number of turns. */
+            is_cut: boolean;
+            /** @description Cards that were written after seeing one of them. */
+            n_derived_cards: number;
+            /** @description Sessions whose memory was changed after that. */
+            session_ids: components["schemas"]["SessionId"][];
+            /** @description Turns that saw one of the cards, or could, in the order of their ids. */
+            turns: components["schemas"]["BlastTurn"][];
+        };
+        /** @description A turn in a blast radius. */
+        BlastTurn: {
+            agent_id: components["schemas"]["AgentId"];
+            agent_turn_id: components["schemas"]["TurnId"];
+            /** @description Calls that saw the card, or what was derived from it, in their order. */
+            calls: components["schemas"]["BlastCall"][];
+            deliverable_card_id?: components["schemas"]["CardId"] | null;
+            /** @description How certain it is: the most certain of its calls; `could` if none saw anything. */
+            how: components["schemas"]["BlastHow"];
+            status: components["schemas"]["TurnStatus"];
+        };
         BlockKey: string;
         /** @description A block, by its card. */
         BlockRef: {
@@ -4034,6 +4105,8 @@ export interface components {
             /** @description Blocks whose source failed. */
             left_out?: components["schemas"]["LeftOut"][];
             n_messages: number;
+            /** @description Cards that were read and left out. */
+            n_omitted?: number;
             n_pinned: number;
             n_tokens: components["schemas"]["Tokens"];
             /** @description The span of the output box. */
@@ -6295,6 +6368,41 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["EndedCard"];
+                };
+            };
+            /** @description The request failed. The body says what is wrong and what to do. */
+            default: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+        };
+    };
+    show_blast: {
+        parameters: {
+            query?: {
+                /** @description Turns to look at, at most 10,000. If omitted, 1,000. */
+                most?: number;
+            };
+            header?: never;
+            path: {
+                /** @description Slug or id of the project. */
+                project: string;
+                card: components["schemas"]["CardId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["BlastRadius"];
                 };
             };
             /** @description The request failed. The body says what is wrong and what to do. */

@@ -117,6 +117,7 @@ fn contexts() -> Vec<Operation> {
         op("show_box", READ, "/boxes/{box}", Value::Null),
         op("show_boxes", READ, "/boxes/batch", json!({ "box_ids": ["{box}"] })),
         op("list_cards", READ, "/boxes/{box}/cards", Value::Null),
+        op("show_blast", READ, "/cards/{card}/blast", Value::Null),
         op("list_sight", READ, "/cards/{card}/sight", Value::Null),
         op("list_holdings", READ, "/cards/{card}/holdings", Value::Null),
         op("list_card_calls", READ, "/cards/{card}/calls", Value::Null),

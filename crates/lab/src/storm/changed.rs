@@ -207,7 +207,6 @@ impl Desk {
         let profile = json!({
             "name": "clerk", "worker_target": "desk", "system_prompt_template": "You read.",
             "llm_config": { "provider": "model", "model": "m" }, "allowed_internal_tools": ["read_plan"],
-            "context_policy": { "budget": 200_000 },
         });
         desk.ask("/resources", &json!({ "manifests": [{ "profile": profile }] })).await?;
         let start = json!({ "profile_name": "clerk", "instruction": "Which plan holds?", "context_box_ids": [box_id] });

@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 /// The paths of reads, with placeholders for the victim's ids.
-pub(super) const READS: [&str; 71] = [
+pub(super) const READS: [&str; 72] = [
     "/",
     "/turns/{turn}",
     "/turns/{turn}?wait_seconds=0.1",
@@ -46,6 +46,7 @@ pub(super) const READS: [&str; 71] = [
     "/boxes/{box}/heirs",
     "/turns/{turn}/handovers",
     "/cards/{card}",
+    "/cards/{card}/blast",
     "/cards/{card}/sight",
     "/cards/{card}/holdings",
     "/cards/{card}/calls",

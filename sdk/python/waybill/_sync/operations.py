@@ -98,6 +98,7 @@ OPERATIONS = {
     "set_retention": Operation("set_retention", "PUT", "/v1/projects/{project}/retention", True, True, "Retention"),
     "show_agent": Operation("show_agent", "GET", "/v1/projects/{project}/agents/{agent}", True, False, "Head"),
     "show_batch": Operation("show_batch", "GET", "/v1/projects/{project}/batches/{batch}", True, False, "ShownBatch"),
+    "show_blast": Operation("show_blast", "GET", "/v1/projects/{project}/cards/{card}/blast", True, False, "BlastRadius"),
     "show_box": Operation("show_box", "GET", "/v1/projects/{project}/boxes/{box}", True, False, "CardBox"),
     "show_boxes": Operation("show_boxes", "POST", "/v1/projects/{project}/boxes/batch", True, False, "Boxes"),
     "show_budget": Operation("show_budget", "GET", "/v1/projects/{project}/turns/{turn}/budget", True, False, "TurnBudget"),
@@ -566,6 +567,10 @@ class Operations:
     def show_batch(self, batch: str, *, after: int | None = None, most: int | None = None, patience: float | None = None) -> models.ShownBatch:
         """Show a batch and the state of its tasks."""
         return self._transport.call(OPERATIONS["show_batch"], {"batch": batch}, params={"after": after, "most": most}, patience=patience)
+
+    def show_blast(self, card: str, *, most: int | None = None, patience: float | None = None) -> models.BlastRadius:
+        """List what followed from a card: the turns that saw it, and all that was written after seeing it."""
+        return self._transport.call(OPERATIONS["show_blast"], {"card": card}, params={"most": most}, patience=patience)
 
     def show_box(self, box: str, *, patience: float | None = None) -> models.CardBox:
         """Show a box, without its cards."""
