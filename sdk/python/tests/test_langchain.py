@@ -177,7 +177,7 @@ def test_a_run_is_refused_also_if_the_thread_was_read_very_often_since(waybill: 
         def slow(state):
             stepping(saver, says("other")).invoke({"done": []}, ON, durability="sync")
             for n in range(1100):
-                saver._shared.thread("t").begin(f"a read {n}", None)
+                saver._log.chain("t").begin(f"a read {n}", None)
             return {"done": ["slow"]}
 
         with pytest.raises(ThreadTaken, match="another run"):
@@ -254,7 +254,7 @@ def conversation(state, saver):
 
 @pytest.mark.parametrize(("state", "tail"), [(Plain, 200), (Plain, 6), (Delta, 6)])
 def test_another_process_goes_on_with_a_conversation(waybill: Waybill, monkeypatch, state, tail):
-    monkeypatch.setattr("waybill.langchain._log.TAIL", tail)
+    monkeypatch.setattr("waybill._chain.log.TAIL", tail)
     for n in range(4):
         with WaybillSaver(waybill) as saver:
             app = conversation(state, saver)
@@ -352,7 +352,7 @@ def test_any_text_can_be_a_value_and_the_name_of_a_thread(waybill: Waybill, text
         stepping(saver, says(text)).invoke({"done": []}, on)
     with WaybillSaver(waybill) as saver:
         assert stepping(saver, says(text)).get_state(on).values["done"] == [text]
-        saver._shared.start(saver._shared.thread(text), next(iter(saver._shared.thread(text).tenures.values())))
+        saver._shared._start(saver._log.chain(text), next(iter(saver._log.chain(text).tenures.values())))
         # Also while its newest turn has nothing in it yet.
         assert {one.config["configurable"]["thread_id"] for one in saver.list(None)} == {text}
 

@@ -7,14 +7,11 @@ without its id: LangGraph gives some messages their id only after they were firs
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import math
 import uuid
 import zlib
-from collections import OrderedDict
 from collections.abc import Iterable
-from threading import Lock
 from typing import Any, cast
 
 from langchain_core.messages import (
@@ -31,6 +28,8 @@ from langchain_core.messages import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from .._chain.chain import dumps
 
 MESSAGES: dict[str, type[BaseMessage]] = {
     one.__name__: one for one in (AIMessage, AIMessageChunk, ChatMessage, FunctionMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage)
@@ -56,16 +55,6 @@ def copied(value: Any) -> Any:
     if type(value) is dict:
         return {key: copied(one) for key, one in cast("dict[str, Any]", value).items()}
     return [copied(one) for one in cast("list[Any]", value)] if type(value) is list else value
-
-
-def dumps(value: Any) -> str:
-    """Returns JSON. Text that UTF-8 cannot say is escaped, and so is the character that the server takes for an escape."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":")).replace("␛", r"\u241b")
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":"))
-    return text
 
 
 class Codec:
@@ -121,10 +110,6 @@ def messages_in(value: Any) -> list[AnyMessage] | None:
     return None
 
 
-def digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).digest()
-
-
 def short(name: str) -> str | None:
     """Returns a UUID in 22 characters. None if it is not spelled as one."""
     try:
@@ -155,26 +140,3 @@ def id_of(ref: str) -> str | None:
     if not is_given:
         return None
     return whole(message_id[1:]) if message_id[0] == "u" else message_id[1:]
-
-
-class Texts:
-    """Texts of cards that were read or written. Cards never change, so one that is here need not be read again."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._held = 0
-        self._texts: OrderedDict[str, str] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, card_id: str) -> str | None:
-        with self._lock:
-            if card_id in self._texts:
-                self._texts.move_to_end(card_id)
-            return self._texts.get(card_id)
-
-    def keep(self, card_id: str, text: str) -> None:
-        with self._lock:
-            self._held += len(text) - len(self._texts.pop(card_id, ""))
-            self._texts[card_id] = text
-            while self._held > self._most and len(self._texts) > 1:
-                self._held -= len(self._texts.popitem(last=False)[1])

@@ -1,7 +1,6 @@
-"""One thread, as far as this process knows it: its turns, and an index of the cards in them.
+"""One thread, as far as this process knows it: a chain of turns (see `_chain/chain.py`), and an index of the cards in them.
 
-A thread is a chain of turns. A process that runs the graph on it holds the newest turn; to take the thread over is to end that turn and to start the
-next. The cards of the turns, in order, are a log:
+The types of the cards:
 
     langgraph.tenure      who holds the turn, and the fence, so that another process with the same key can end it
     langgraph.message     one message
@@ -14,42 +13,26 @@ next. The cards of the turns, in order, are a log:
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from threading import Lock, RLock
+from threading import Lock
 from typing import Any
 
 from langchain_core.messages import BaseMessage
 
+from .._chain.chain import Chain, Kind, Position
 from ..errors import WaybillError
 
 Key = tuple[str, str]
-Position = tuple[str | None, int]
 
 
 class ThreadTaken(WaybillError):
     """Another run has begun on the thread: nothing of this one was written. Do not go on with it; to start again, read the thread again."""
 
 
-@dataclass
-class Tenure:
-    """A turn of the thread."""
-
-    turn_id: str
-    box_id: str
-    #: How many steps and cards of it are in the index, and where the last card is that belongs to the log.
-    n_steps: int = 0
-    place: int = 0
-    last: int = 0
-    fence: dict[str, Any] | None = None
-    #: The name under which this process has claimed it.
-    worker: str | None = None
-    is_over: bool = False
-    #: Whether nothing comes before it.
-    is_first: bool = False
+KIND = Kind("langgraph", "thread", "LangGraph", ThreadTaken, "start a new run to go on from what is there")
 
 
 @dataclass
@@ -85,30 +68,18 @@ class Run:
 
 
 @dataclass
-class Thread:
-    thread_id: str
-    label: str = ""
-    #: Guards all that is below, and requests about the thread.
-    io: Any = field(default_factory=RLock)
+class Thread(Chain):
     mutex: Lock = field(default_factory=Lock)
     queue: list[Job] = field(default_factory=lambda: list[Job]())
-    tenures: dict[str, Tenure] = field(default_factory=lambda: dict[str, Tenure]())
-    #: Whether older cards were not read.
-    is_partial: bool = False
-    #: The tenure that this process holds.
-    held: Tenure | None = None
-    used_at: float = 0.0
-    #: Boxes that the next turn is to have by reference.
-    inherits: list[str] = field(default_factory=lambda: list[str]())
     #: The run that may write.
     run: Run | None = None
     runs: OrderedDict[object, Run] = field(default_factory=lambda: OrderedDict[object, Run]())
     #: Where the log ended when the thread was last read or written here.
     seen: Position = (None, 0)
 
-    def __post_init__(self) -> None:
-        self.label = hashlib.sha256(self.thread_id.encode(errors="surrogatepass")).hexdigest()[:40]
-        self.forget()
+    @property
+    def is_busy(self) -> bool:
+        return self.held is not None or bool(self.queue)
 
     def forget(self) -> None:
         """Empties the index."""
@@ -122,14 +93,6 @@ class Thread:
         """Forgets what may not have been written after all."""
         self.lists: dict[Key, Listed] = {}
         self.bodies: OrderedDict[bytes, list[str]] = OrderedDict()
-
-    @property
-    def head(self) -> Tenure | None:
-        return next(reversed(self.tenures.values()), None)
-
-    @property
-    def position(self) -> Position:
-        return (self.head.turn_id, self.head.last) if self.head else (None, 0)
 
     def begin(self, key: object, control: object) -> Run:
         """Notes a run that has read the thread as it is now."""
@@ -147,8 +110,13 @@ class Thread:
             self.run.is_dead = True
         self.run = run
 
+    def wrote(self) -> None:
+        self.seen = self.position
+        if self.run:
+            self.run.read = self.position
+
     def lose(self) -> None:
-        self.held = None
+        super().lose()
         self.give(None)
         self.forget_written()
 
@@ -188,7 +156,3 @@ class Thread:
             elif said["op"] == "copy":
                 return said["boxes"]
         return []
-
-
-def taken(thread: Thread, why: str) -> ThreadTaken:
-    return ThreadTaken(f"thread {thread.thread_id}: {why}. Nothing of this write was stored; start a new run to go on from what is there")

@@ -2,7 +2,7 @@
 
     graph = builder.compile(checkpointer=WaybillSaver())
 
-A write is sent under the fence of the turn that this process holds (see `_thread.py`). A run may write if nothing but
+A write is sent under the fence of the turn that this process holds (see `_chain/chain.py`). A run may write if nothing but
 the run itself has written to the thread since it began. If another run has begun on the thread, here or elsewhere, its writes raise ThreadTaken.
 """
 
@@ -15,7 +15,6 @@ import math
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
@@ -35,14 +34,14 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from .._async.client import AsyncWaybill
+from .._chain.chain import Texts, digest, dumps
+from .._chain.lease import MOST_CARD, Holder
 from .._sync.client import Waybill
 from .._turns import card
-from ..errors import ApiError, WaybillError
 from ..wire import uuid7
-from ._codec import Codec, Texts, cards_of, digest, dumps, id_of, is_same, messages_in, ref
-from ._lease import Shared
-from ._log import Log
-from ._thread import Job, Key, Listed, Position, Run, Thread, ThreadTaken, taken
+from ._codec import Codec, cards_of, id_of, is_same, messages_in, ref
+from ._log import ThreadLog
+from ._thread import KIND, Job, Key, Listed, Run, Thread
 
 log = logging.getLogger("waybill.langchain")
 T = TypeVar("T")
@@ -50,8 +49,8 @@ T = TypeVar("T")
 #: In the config that `get_tuple` returns: what was read. LangGraph hands it on to the writes that follow from it, also where there is no run.
 RUN = "__waybill_run"
 
-#: Characters from which a value is a card of its own, of one card, and of the cards in one request.
-LONG, MOST_CARD, MOST_REQUEST = 400, 400_000, 900_000
+#: Characters from which a value is a card of its own.
+LONG = 400
 #: Seconds that the writes of a task wait for the checkpoint that follows: both then go in one request.
 LINGER = 0.002
 
@@ -94,7 +93,11 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         self.lease_seconds, self.idle_seconds = lease_seconds, idle_seconds
         self._name = name
         # In a list, so that the copies that LangGraph makes of a saver have the same.
-        self._home = [Shared(self)]
+        self._home = [self._hold()]
+
+    def _hold(self) -> Holder[Thread]:
+        log = ThreadLog(self.client, KIND, Thread)
+        return Holder(log, self._name, lease_seconds=self.lease_seconds, idle_seconds=self.idle_seconds)
 
     # What LangGraph calls.
 
@@ -131,7 +134,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         ns = config.get("configurable", {}).get("checkpoint_ns") if config else None
         only = get_checkpoint_id(config) if config else None
         upto = get_checkpoint_id(before) if before else None
-        for thread in [self._of(config)[0]] if config else self._log.threads():
+        for thread in [self._of(config)[0]] if config else self._log.chains():
             with thread.io:
                 self._log.refresh(thread)
                 if thread.is_partial:
@@ -154,7 +157,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
     def put(self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata, new_versions: ChannelVersions) -> RunnableConfig:
         thread, ns, _ = self._of(config)
         self._write(thread, Job("checkpoint", config, (checkpoint, metadata, new_versions)))
-        return {"configurable": {"thread_id": thread.thread_id, "checkpoint_ns": ns, "checkpoint_id": checkpoint["id"]}}
+        return {"configurable": {"thread_id": thread.name, "checkpoint_ns": ns, "checkpoint_id": checkpoint["id"]}}
 
     def put_writes(self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = "") -> None:
         thread, _, _ = self._of(config)
@@ -171,18 +174,18 @@ class WaybillSaver(BaseCheckpointSaver[int]):
             found = [key for key, said in thread.checkpoints.items() if self._codec.unpack(said["md"]).get("run_id") in wanted]
             return {"op": "hide", "ids": found} if found else None
 
-        for thread in self._log.threads() if wanted else []:
-            self._edit(thread.thread_id, hide)
+        for thread in self._log.chains() if wanted else []:
+            self._edit(thread.name, hide)
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Makes the target go on from the source. No card is copied: the target names the ranges of the source's boxes."""
-        source = self._shared.thread(source_thread_id)
+        source = self._log.chain(source_thread_id)
         with source.io:
             self._log.refresh(source)
             self._log.load(source)
             boxes = [[one.box_id, one.place] for one in source.tenures.values()]
         if source.order:
-            target = self._shared.thread(target_thread_id)
+            target = self._log.chain(target_thread_id)
             self.release(target_thread_id)
             target.inherits = [str(box_id) for box_id, _ in boxes]
             self._edit(target_thread_id, lambda _: {"op": "copy", "boxes": boxes})
@@ -220,7 +223,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
                 seeds |= {channel: at["values"][channel] for channel in found}
                 wanted -= found
             written = [(task, channel, packed) for key, of in reversed(path) for task, channel, packed in _ordered(thread, key) if channel in of]
-            self._log.fetch([packed for _, _, packed in written] + [*seeds.values()])
+            self._log.fetch_values([packed for _, _, packed in written] + [*seeds.values()])
             history: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
             for task, channel, packed in written:
                 history[channel]["writes"].append((task, channel, self._unpack(packed)))
@@ -271,7 +274,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
 
     def release(self, thread_id: str) -> None:
         """Lets go of a thread: its turn ends. The next write to it, here or elsewhere, begins another one."""
-        self._shared.release(self._shared.thread(thread_id))
+        self._shared.release(self._log.chain(thread_id))
 
     def close(self) -> None:
         """Lets go of all threads."""
@@ -286,15 +289,15 @@ class WaybillSaver(BaseCheckpointSaver[int]):
     # Reading.
 
     @property
-    def _shared(self) -> Shared:
+    def _shared(self) -> Holder[Thread]:
         # A forked child has a lease and threads of its own.
         if self._home[0].pid != os.getpid():
-            self._home[0] = Shared(self)
+            self._home[0] = self._hold()
         return self._home[0]
 
     @property
-    def _log(self) -> Log:
-        return self._shared.log
+    def _log(self) -> ThreadLog:
+        return cast("ThreadLog", self._shared.log)
 
     @property
     def _codec(self) -> Codec:
@@ -302,7 +305,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
 
     def _of(self, config: RunnableConfig) -> tuple[Thread, str, str | None]:
         said = config.get("configurable", {})
-        return self._shared.thread(said["thread_id"]), said.get("checkpoint_ns", ""), said.get("checkpoint_id")
+        return self._log.chain(said["thread_id"]), said.get("checkpoint_ns", ""), said.get("checkpoint_id")
 
     def _known(self, thread: Thread, ns: str, checkpoint_id: str | None) -> dict[str, Any] | None:
         """Returns a checkpoint as it was written, also one that was pruned."""
@@ -315,10 +318,10 @@ class WaybillSaver(BaseCheckpointSaver[int]):
     def _tuple(self, thread: Thread, key: Key) -> CheckpointTuple:
         said, (ns, checkpoint_id) = thread.checkpoints[key], key
         written = _ordered(thread, key)
-        self._log.fetch([*said["values"].values(), *(packed for _, _, packed in written)])
+        self._log.fetch_values([*said["values"].values(), *(packed for _, _, packed in written)])
         checkpoint = self._codec.unpack(said["ck"])
         checkpoint["channel_values"] = {name: self._unpack(packed, thread, (ns, name)) for name, packed in said["values"].items()}
-        config = {"thread_id": thread.thread_id, "checkpoint_ns": ns}
+        config = {"thread_id": thread.name, "checkpoint_ns": ns}
         return CheckpointTuple(
             config={"configurable": {**config, "checkpoint_id": checkpoint_id}},
             checkpoint=cast("Checkpoint", checkpoint),
@@ -359,7 +362,8 @@ class WaybillSaver(BaseCheckpointSaver[int]):
 
         def send() -> None:
             try:
-                self._send(thread, cards.cards)
+                if cards.cards:
+                    self._shared.write(thread, cards.cards)
             except BaseException as error:
                 for job in unsent:
                     job.error = error
@@ -380,71 +384,20 @@ class WaybillSaver(BaseCheckpointSaver[int]):
                 job.error, job.is_done = error, True
         send()
 
-    def _send(self, thread: Thread, cards: list[dict[str, Any]]) -> None:
-        if not cards:
-            return
-        held = thread.held
-        assert held is not None
-        if held.fence and held.n_steps == 0:
-            before = next((one for one in reversed(thread.tenures) if one != held.turn_id), None)
-            said = {"thread": thread.thread_id, "fence": held.fence, "worker": self._shared.worker, "prev": before}
-            cards = [card("langgraph.tenure", dumps(said)), *cards]
-        while cards:
-            n, n_chars = 1, len(cards[0]["content"])
-            while n < min(len(cards), 1000) and n_chars + len(cards[n]["content"]) <= MOST_REQUEST:
-                n_chars += len(cards[n]["content"])
-                n += 1
-            now, cards = cards[:n], cards[n:]
-            try:
-                # A graph may have seen anything.
-                step = {"fence": held.fence, "step_id": uuid7(), "cards": now, "saw_external": held.n_steps == 0}
-                stepped = self.client.api.write_step(held.turn_id, step)
-            except BaseException as error:
-                # Also after Ctrl-C: what comes next must not name cards that were not written.
-                thread.lose()
-                if isinstance(error, ApiError) and error.code in ("stale", "delivered", "lease_lost", "head_lost"):
-                    raise taken(thread, "another process has taken it over, or this one was not heard of for too long") from error
-                with suppress(WaybillError):  # so that others need not wait for the end of the lease
-                    self._shared.end(thread, held, patience=2)
-                raise
-            held.n_steps, held.place, thread.used_at = held.n_steps + 1, held.place + n, time.monotonic()
-            held.last = held.place
-            for one in now:
-                self._log.apply(thread, one["type"], one["content"])
-            thread.seen = thread.position
-            if thread.run:
-                thread.run.read = thread.position
-            if stepped.stop_reason is not None:
-                self._shared.end(thread, held, "canceled")
-                thread.lose()
-                raise ThreadTaken(f"thread {thread.thread_id}: it was stopped: {stepped.stop_reason}. This write was stored, and nothing after it")
-
     def _enter(self, thread: Thread, job: Job) -> None:
         """Checks that a write belongs to the run that has the thread, or lets its run have it."""
         if thread.held and thread.held.worker != self._shared.worker:
             thread.lose()
         run = run_of(thread, job.config) if job.config else None
         if run and run.is_dead:
-            raise taken(thread, "another run has begun on it")
+            raise KIND.taken(thread, "another run has begun on it")
         if thread.held is None:
-            self._acquire(thread, run.read if run else thread.seen)
+            self._shared.acquire(thread, run.read if run else thread.seen)
         elif run and run is not thread.run and run.read != thread.position:
             run.is_dead = True
-            raise taken(thread, "another run has written to it since this one has read it")
+            raise KIND.taken(thread, "another run has written to it since this one has read it")
         if run and run is not thread.run:
             thread.give(run)
-
-    def _acquire(self, thread: Thread, expected: Position) -> None:
-        """Ends the newest turn of the thread, whichever process holds it, and starts the next."""
-        self._log.refresh(thread)
-        if (before := thread.head) and thread.position == expected and not before.is_over:
-            self._log.read_fence(thread, before)
-            self._shared.end(thread, before)
-            self._log.read_box(thread, before)
-        if thread.position != expected:
-            raise taken(thread, "another process has written to it since this run has read it")
-        thread.held = self._shared.start(thread, before)
-        thread.tenures[thread.held.turn_id] = thread.held
 
     def _checkpoint(self, thread: Thread, job: Job, cards: Cards) -> None:
         checkpoint, metadata, new_versions = job.arguments
@@ -483,7 +436,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
 
     def _edit(self, thread_id: str, edit: Callable[[Thread], dict[str, Any] | None]) -> None:
         """Writes a change of the thread as a whole, if there is something to change. A run that is under way is refused from then on."""
-        thread = self._shared.thread(thread_id)
+        thread = self._log.chain(thread_id)
         with thread.io:
             self._log.refresh(thread)
             self._log.load(thread)
