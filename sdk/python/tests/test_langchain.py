@@ -254,7 +254,7 @@ def conversation(state, saver):
 
 @pytest.mark.parametrize(("state", "tail"), [(Plain, 200), (Plain, 6), (Delta, 6)])
 def test_another_process_goes_on_with_a_conversation(waybill: Waybill, monkeypatch, state, tail):
-    monkeypatch.setattr("waybill._chain.log.TAIL", tail)
+    monkeypatch.setattr("waybill._adapter.log.TAIL", tail)
     for n in range(4):
         with WaybillSaver(waybill) as saver:
             app = conversation(state, saver)

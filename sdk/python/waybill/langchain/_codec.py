@@ -29,7 +29,7 @@ from langchain_core.messages import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from .._chain.chain import dumps
+from .._adapter.chain import dumps
 
 MESSAGES: dict[str, type[BaseMessage]] = {
     one.__name__: one for one in (AIMessage, AIMessageChunk, ChatMessage, FunctionMessage, HumanMessage, RemoveMessage, SystemMessage, ToolMessage)

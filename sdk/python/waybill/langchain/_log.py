@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from .._chain.log import Log
+from .._adapter.log import Log
 from ._codec import cards_of
 from ._thread import Thread
 

@@ -1,4 +1,4 @@
-"""One thread, as far as this process knows it: a chain of turns (see `_chain/chain.py`), and an index of the cards in them.
+"""One thread, as far as this process knows it: a chain of turns (see `_adapter/chain.py`), and an index of the cards in them.
 
 The types of the cards:
 
@@ -22,7 +22,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from .._chain.chain import Chain, Kind, Position
+from .._adapter.chain import Chain, Kind, Position
 from ..errors import WaybillError
 
 Key = tuple[str, str]

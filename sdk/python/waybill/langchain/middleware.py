@@ -12,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from langchain.agents.middleware import AgentMiddleware, ModelRequest, ModelResponse
 from langchain_core.language_models import BaseChatModel
@@ -25,14 +24,11 @@ from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
 
+from .._adapter.door import Doors, answer_of
 from .._async.client import AsyncWaybill
 from .._sync.client import Waybill
-from .._turns import WorkerTurn
 from ..errors import ConfigError, NotYet
-from ..profile import Profile
 from ..tools import Tool
-from ..wire import uuid7
-from ..worker import Worker, card
 
 
 class _Signature:
@@ -96,10 +92,7 @@ class WaybillMiddleware(AgentMiddleware[Any, Any, Any]):
         self.client = Waybill() if client is None else Waybill.of(client.config)
         self.record, self.agent, self.key, self.wait_seconds = record, agent, key or self.client.config.key, wait_seconds
         self.doors = {one.name: one for one in doors}
-        self._door, self._lock = f"{name}-door", threading.Lock()
-        self._worker: Worker | None = None
-        for one in doors:
-            one.target = f"{name}-tools"
+        self._answers = Doors(self.client, name, "LangChain", self.doors)
 
     # Receipts.
 
@@ -132,64 +125,25 @@ class WaybillMiddleware(AgentMiddleware[Any, Any, Any]):
         return await (asyncio.to_thread(self._pass, request) if request.tool_call["name"] in self.doors else handler(request))
 
     def _pass(self, request: ToolCallRequest) -> ToolMessage:
-        self._work()
         said = request.tool_call
         config = get_config().get("configurable", {})
         # The task keeps its id when it is run again after a crash.
         place = [_thread_id(), config.get("checkpoint_ns"), config.get("__pregel_task_id"), said["id"]]
         key = f"langchain:{hashlib.sha256(json.dumps(place).encode()).hexdigest()}"
         labels = {"session": thread_id} if (thread_id := _thread_id()) else None
-        call = json.dumps({"tool_name": said["name"], "arguments": json.dumps(said["args"])})
-        turn = self.client.run(self._door, call, key=key, labels=labels)
+        turn = self._answers.call(said["name"], said["args"], key=key, labels=labels)
         while not turn.is_over:
             try:
                 turn.wait(self.wait_seconds)
             except NotYet:
                 interrupt({"tool": said["name"], "arguments": said["args"], "waybill_turn": turn.id, "waits_for": "an approval, or the tool"})
-        delivered = turn.deliverable
-        answer: dict[str, Any] = {"status": turn.status, "result": delivered}
-        if isinstance(delivered, dict) and "result" in delivered:
-            answer = cast("dict[str, Any]", delivered)
-        result = answer["result"]
-        text = result if isinstance(result, str) else json.dumps(result)
-        status: Literal["success", "error"] = "success" if answer["status"] == "success" else "error"
+        is_success, text = answer_of(turn)
+        status: Literal["success", "error"] = "success" if is_success else "error"
         return ToolMessage(text, tool_call_id=said["id"], name=said["name"], status=status)
-
-    def _work(self) -> None:
-        """Answers calls, in a thread of this process. Any process that has the tools may answer them."""
-        with self._lock:
-            if self._worker is not None:
-                return
-            prompt = "Its turns make one call each, for an agent of LangChain."
-            tools = list(self.doors.values())
-            self.client.apply(Profile(self._door, model="demo/demo", prompt=prompt, tools=tools, target=self._door).scripted([{"say": "No worker."}]))
-            worker = Worker(self.client, tools=tools, target=self._door)
-            worker.turn(_make_call(self.doors))
-            self._worker = worker.__enter__()
 
     def close(self) -> None:
         """Stops answering calls."""
-        if self._worker is not None:
-            self._worker.__exit__()
-            self._worker = None
-
-
-def _make_call(doors: dict[str, Door]) -> Callable[[WorkerTurn], Awaitable[Any]]:
-    async def make_call(turn: WorkerTurn) -> Any:
-        """Makes the call that the turn is for; once it is answered, delivers the answer."""
-        for written in await turn.written_cards():
-            if written.metadata and written.metadata.type == "tool.result":
-                return written.content
-        content = json.loads(await turn.query())
-        tool, call_id = doors[content["tool_name"]], uuid7()
-        made = card("tool.call", content, tool_call_id=call_id)
-        # A person may take a day to decide.
-        seconds = 86_400 if tool.approval != "never" else min(86_400, round(tool.timeout) + 60)
-        call = {"tool_call_id": call_id, "tool_call_card_id": made["card_id"], "target": tool.target, "timeout_seconds": seconds}
-        await turn.write(made, calls=[call | {"once": tool.effect == "once"}], suspend=True)
-        return None
-
-    return make_call
+        self._answers.close()
 
 
 def _thread_id() -> str | None:

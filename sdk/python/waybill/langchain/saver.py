@@ -2,7 +2,7 @@
 
     graph = builder.compile(checkpointer=WaybillSaver())
 
-A write is sent under the fence of the turn that this process holds (see `_chain/chain.py`). A run may write if nothing but
+A write is sent under the fence of the turn that this process holds (see `_adapter/chain.py`). A run may write if nothing but
 the run itself has written to the thread since it began. If another run has begun on the thread, here or elsewhere, its writes raise ThreadTaken.
 """
 
@@ -33,9 +33,9 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
+from .._adapter.chain import Texts, digest, dumps
+from .._adapter.lease import MOST_CARD, Holder
 from .._async.client import AsyncWaybill
-from .._chain.chain import Texts, digest, dumps
-from .._chain.lease import MOST_CARD, Holder
 from .._sync.client import Waybill
 from .._turns import card
 from ..wire import uuid7

@@ -1,4 +1,4 @@
-"""A durable run: a chain of turns (see `_chain/chain.py`) whose cards are the results of its units.
+"""A durable run: a chain of turns (see `_adapter/chain.py`) whose cards are the results of its units.
 
     pydantic_ai.tenure  who holds the turn
     pydantic_ai.unit    the result of a unit: a model request, a tool call, an MCP call
@@ -21,8 +21,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from .._chain.chain import Chain, Kind, digest, dumps
-from .._chain.lease import MOST_CARD, Holder
+from .._adapter.chain import Chain, Kind, digest, dumps
+from .._adapter.lease import MOST_CARD, Holder
 from .._turns import card
 from ..errors import WaybillError
 

@@ -10,12 +10,18 @@ After a crash, start the same program again with the same key: what is on record
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import hashlib
+import json
 import os
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, Literal, cast
 
-from pydantic_ai import RunContext, ToolFailed
+from pydantic_ai import DeferredToolRequests, DeferredToolResults, RunContext, ToolApproved, ToolDenied, ToolFailed
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.capabilities import WrapRunHandler
 from pydantic_ai.durable_exec import (
@@ -36,13 +42,16 @@ from pydantic_ai.run import AgentRunResult
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import ToolsetTool
 from pydantic_core import to_json
+from typing_extensions import Self
 
+from .._adapter.chain import digest
+from .._adapter.door import Doors, answer_of
+from .._adapter.lease import Holder
+from .._adapter.log import Log
 from .._async.client import AsyncWaybill
-from .._chain.chain import digest
-from .._chain.lease import Holder
-from .._chain.log import Log
 from .._sync.client import Waybill
-from ..errors import ConfigError
+from ..errors import ConfigError, NotYet
+from ..tools import tool
 from ._record import Recorded
 from ._run import KIND, SCOPE, DurableRun, MaybeMade, Record, Scope
 
@@ -83,12 +92,21 @@ class Backend(JournalCallableOperationBackend[Config]):
         return result
 
 
+@tool(name="approve_call", effect="pure", approval="always", after="suspend")
+def approve_call(tool: str, arguments: dict[str, Any]) -> str:
+    """Lets an agent call a tool that a person must approve."""
+    return "approved"
+
+
 class WaybillDurability(BaseDurabilityCapability[AgentDepsT]):
     """Makes runs of agents durable. One may be shared by several agents of a process; the key must be of scope `admin`.
 
     `record` names a provider that the server records: then models are asked through the recorder, so each call is on record byte for byte;
     `recorder_key` is a key of scope `recorder`, by default that of the client. `models`, `event_stream_handler` and `name` are those of every engine
     of Pydantic AI: more models by their ids, a handler of events, and a name for the agent's units that never changes.
+
+    With `approvals`, people decide in Waybill about calls that need an approval. If that takes longer than `wait_seconds`, the agent's run ends with
+    `DeferredToolRequests`; start it again to go on. `profile` begins the names of the profiles and queues: each application has its own.
     """
 
     engine_spec = DurabilityEngineSpec(
@@ -110,16 +128,21 @@ class WaybillDurability(BaseDurabilityCapability[AgentDepsT]):
         models: Mapping[str, Model] | None = None,
         event_stream_handler: EventStreamHandler[AgentDepsT] | None = None,
         name: str | None = None,
+        approvals: bool = False,
+        wait_seconds: float = 20,
+        profile: str = "pydantic-ai",
         lease_seconds: float = 30,
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self.client = Waybill() if client is None else Waybill.of(client.config)
         self.record, self.recorder_key, self.lease_seconds = record, recorder_key or self.client.config.key, lease_seconds
+        self.approvals, self.wait_seconds, self.profile = approvals, wait_seconds, profile
+        self._approvals = Doors(self.client, profile, "Pydantic AI", {approve_call.name: copy.copy(approve_call)})
         # In a list, so that the copies that agents make of a capability have the same.
         self._home = [self._hold()]
 
     def _hold(self) -> Holder[Record]:
-        return Holder(Log(self.client, KIND, Record), "pydantic-ai", lease_seconds=self.lease_seconds, idle_seconds=float("inf"))
+        return Holder(Log(self.client, KIND, Record), self.profile, lease_seconds=self.lease_seconds, idle_seconds=float("inf"))
 
     @property
     def _holder(self) -> Holder[Record]:
@@ -135,8 +158,21 @@ class WaybillDurability(BaseDurabilityCapability[AgentDepsT]):
         return DurableRun(self._holder, key)
 
     def close(self) -> None:
-        """Lets go of all runs, and ends the lease of this process."""
+        """Lets go of all runs, ends the lease of this process, and stops waiting for approvals."""
+        self._approvals.close()
         self._holder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.to_thread(self.close)
 
     # What Pydantic AI calls.
 
@@ -179,6 +215,31 @@ class WaybillDurability(BaseDurabilityCapability[AgentDepsT]):
         headers = {"x-waybill-session": scope.run.key if scope else None, "x-waybill-agent": self.name, "x-waybill-key": self.recorder_key}
         url = f"{self.client.config.url}/record/{self.client.config.project}/{self.record}"
         return Recorded(model, url, {name: value for name, value in headers.items() if value})
+
+    async def handle_deferred_tool_calls(self, ctx: RunContext[AgentDepsT], *, requests: DeferredToolRequests) -> DeferredToolResults | None:
+        if not self.approvals or not self.in_durable_context or not requests.approvals:
+            return None
+        key, until = current().run.key, time.monotonic() + self.wait_seconds
+
+        def decide() -> dict[str, ToolApproved | ToolDenied]:
+            asked = {
+                one.tool_call_id: self._approvals.call(
+                    approve_call.name,
+                    {"tool": one.tool_name, "arguments": one.args_as_dict()},
+                    # The call keeps its id when the program is started again.
+                    key=f"pydantic-ai:{hashlib.sha256(json.dumps([key, ctx.run_id, one.tool_call_id]).encode()).hexdigest()}",
+                    labels={"session": key},
+                )
+                for one in requests.approvals
+            }
+            decided = dict[str, ToolApproved | ToolDenied]()
+            for call_id, turn in asked.items():
+                with suppress(NotYet):
+                    is_approved, text = answer_of(turn.wait(max(0.1, until - time.monotonic())))
+                    decided[call_id] = ToolApproved() if is_approved else ToolDenied(text)
+            return decided
+
+        return requests.build_results(approvals=await asyncio.to_thread(decide))
 
 
 def current() -> Scope:

@@ -22,7 +22,7 @@ from ..wire import uuid7
 from .chain import Kind, Position, Tenure, digest, dumps
 from .log import C, Log
 
-log = logging.getLogger("waybill.chain")
+log = logging.getLogger("waybill.adapter")
 NUMBERS = itertools.count()
 
 #: Characters of one card, and of the cards in one request.

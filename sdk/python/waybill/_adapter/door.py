@@ -1,0 +1,79 @@
+"""Calls of tools as calls of Waybill: the same key is called once, also if the process dies, and a person may have to agree first."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
+
+from .._sync.client import Waybill
+from .._sync.turn import Turn
+from .._turns import WorkerTurn
+from ..profile import Profile
+from ..tools import Tool
+from ..wire import uuid7
+from ..worker import Worker, card
+
+
+class Doors:
+    """`name` begins the names of the profile and queues: each application has its own."""
+
+    def __init__(self, client: Waybill, name: str, program: str, tools: Mapping[str, Tool[..., Any]]) -> None:
+        self.client, self.program, self.tools = client, program, tools
+        self._profile, self._lock = f"{name}-door", threading.Lock()
+        self._worker: Worker | None = None
+        for one in tools.values():
+            one.target = f"{name}-tools"
+
+    def call(self, tool: str, arguments: Mapping[str, Any], *, key: str, labels: dict[str, str] | None) -> Turn[Any]:
+        """Returns the turn that makes a call. The same key is the same call."""
+        self._work()
+        return self.client.run(self._profile, json.dumps({"tool_name": tool, "arguments": json.dumps(arguments)}), key=key, labels=labels)
+
+    def _work(self) -> None:
+        """Answers calls, in a thread of this process. Any process that has the tools may answer them."""
+        with self._lock:
+            if self._worker is not None:
+                return
+            prompt = f"Its turns make one call each, for an agent of {self.program}."
+            tools = list(self.tools.values())
+            profile = Profile(self._profile, model="demo/demo", prompt=prompt, tools=tools, target=self._profile)
+            self.client.apply(profile.scripted([{"say": "No worker."}]))
+            worker = Worker(self.client, tools=tools, target=self._profile)
+            worker.turn(_make_call(self.tools))
+            self._worker = worker.__enter__()
+
+    def close(self) -> None:
+        """Stops answering calls."""
+        if self._worker is not None:
+            self._worker.__exit__()
+            self._worker = None
+
+
+def answer_of(turn: Turn[Any]) -> tuple[bool, str]:
+    """Returns whether the call of a turn that is over has succeeded, and what came of it."""
+    delivered = turn.deliverable
+    answer: dict[str, Any] = {"status": turn.status, "result": delivered}
+    if isinstance(delivered, dict) and "result" in delivered:
+        answer = cast("dict[str, Any]", delivered)
+    result = answer["result"]
+    return answer["status"] == "success", result if isinstance(result, str) else json.dumps(result)
+
+
+def _make_call(tools: Mapping[str, Tool[..., Any]]) -> Callable[[WorkerTurn], Awaitable[Any]]:
+    async def make_call(turn: WorkerTurn) -> Any:
+        """Makes the call that the turn is for; once it is answered, delivers the answer."""
+        for written in await turn.written_cards():
+            if written.metadata and written.metadata.type == "tool.result":
+                return written.content
+        content = json.loads(await turn.query())
+        tool, call_id = tools[content["tool_name"]], uuid7()
+        made = card("tool.call", content, tool_call_id=call_id)
+        # A person may take a day to decide.
+        seconds = 86_400 if tool.approval != "never" else min(86_400, round(tool.timeout) + 60)
+        call = {"tool_call_id": call_id, "tool_call_card_id": made["card_id"], "target": tool.target, "timeout_seconds": seconds}
+        await turn.write(made, calls=[call | {"once": tool.effect == "once"}], suspend=True)
+        return None
+
+    return make_call
