@@ -120,6 +120,16 @@ def test_the_page_about_langgraph_runs(addressed, capsys):
         assert text in said, f"{text!r} is not in what the page prints:\n{said}"
 
 
+def test_the_page_about_pydantic_ai_runs(addressed, capsys):
+    names = {"__name__": "page"}
+    for piece in pieces(ROOT / "docs/pydantic-ai.md"):
+        exec(compile(piece, "docs/pydantic-ai.md", "exec"), names)
+    said = capsys.readouterr().out
+    for text in ("0 3\n", "How much flour is there?", "{'item': 'flour', 'kilograms': 20}"):
+        assert text in said, f"{text!r} is not in what the page prints:\n{said}"
+    assert said.count("It is done") == 3
+
+
 def test_the_order_survives_its_process(addressed):
     def order(*arguments):
         command = [sys.executable, ROOT / "examples/langgraph-durable/order.py", "order-1", *arguments]

@@ -15,7 +15,9 @@ from pathlib import Path
 import httpx2
 import pytest
 from pydantic_ai import Agent, DeferredToolRequests, RunContext
-from pydantic_ai.exceptions import UserError
+from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai.exceptions import ModelHTTPError, RetryModelRequest, UserError
+from pydantic_ai.mcp import MCPToolset
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -179,7 +181,10 @@ def test_a_run_survives_a_kill_at_every_boundary(wb, server, tmp_path, kind, str
         assert not [unit for unit in done for one in passed[at + 1 :] if one in (f"begin {unit}", f"end {unit}")], passed[at]
         assert passed.count("make buy flour") <= 1, passed[at]
         assert sum(one.startswith("make stock") for one in passed) <= 4
-        assert len(set(on_record(wb, f"{kind}-{at}"))) == len(on_record(wb, f"{kind}-{at}")) == 6
+        # Of the call that is made at most once, it is then not known whether it was made.
+        is_known = {one.split()[0] for one in passed[: at + 1] if "call_tool:buy" in one} in (set(), {"begin", "end", "written"})
+        units = on_record(wb, f"{kind}-{at}")
+        assert len(set(units)) == len(units) == 5 + is_known, passed[at]
 
 
 def test_a_process_that_was_superseded_is_refused(wb, server, tmp_path):
@@ -321,6 +326,61 @@ def test_units_of_the_frameworks_own_models(wb):
         assert (run.n_executed, run.n_replayed) == (0, 12)
         assert made == n_made
         assert made["long"] == 2
+
+
+class TryAgain(AbstractCapability):
+    async def on_model_request_error(self, ctx, *, request_context, error):
+        raise RetryModelRequest from error
+
+
+def test_an_attempt_that_failed_is_not_a_result(wb):
+    n_asked = 0
+
+    def answers(messages, info: AgentInfo) -> ModelResponse:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 1:
+            raise ModelHTTPError(503, "function")
+        return ModelResponse([TextPart(f"after {n_asked}")])
+
+    with WaybillDurability(wb) as durability:
+        agent = Agent(FunctionModel(answers), name="clerk", capabilities=[TryAgain(), durability])
+        for _ in range(2):
+            with durability.run("k") as run:
+                assert agent.run_sync("go", timeout=60).output == "after 2"
+        assert run.n_executed == 0
+    assert n_asked == 2
+    # When the run began is on record too, so that its deadline stays. These names are in what programs have stored: they must not change.
+    assert on_record(wb, "k") == ["k:run:1/started:1", "k:run:1/1/clerk__model.request/0/776cef04829d:1"]
+
+
+MCP_SERVER = """
+import sys
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("ledger")
+@server.tool()
+def book(amount: int) -> str:
+    with open(sys.argv[0] + ".log", "a") as log:
+        log.write(f"{amount}\\n")
+    return f"booked {amount}"
+server.run()
+"""
+
+
+def test_calls_of_an_mcp_server_are_made_once(wb, tmp_path):
+    program = tmp_path / "ledger.py"
+    program.write_text(MCP_SERVER)
+    with WaybillDurability(wb) as durability:
+        agent = Agent(TestModel(), name="clerk", capabilities=[durability], toolsets=[MCPToolset(program, id="ledger")])
+        outputs = []
+        for _ in range(2):
+            with durability.run("k") as run:
+                outputs.append(agent.run_sync("Book it.").output)
+    assert outputs[0] == outputs[1]
+    assert "booked 0" in outputs[0]
+    assert (tmp_path / "ledger.py.log").read_text() == "0\n"
+    assert run.n_executed == 0
+    assert [unit for unit in on_record(wb, "k") if "mcp_server__ledger.call_tool" in unit]
 
 
 def test_a_key_belongs_to_one_run(wb):
