@@ -202,6 +202,29 @@ def test_a_process_that_was_superseded_is_refused(wb, server, tmp_path):
     assert n_asked(server, "openai-stopped") == 3
 
 
+def test_a_run_that_was_lost_stays_lost(wb):
+    with WaybillDurability(wb) as ours, WaybillDurability(wb) as theirs:
+        our_agent, their_agent = [Agent(TestModel(), name="clerk", capabilities=[one]) for one in (ours, theirs)]
+
+        @their_agent.tool_plain(name="look")
+        def idle() -> str:
+            return "theirs"
+
+        @our_agent.tool_plain
+        async def look() -> str:
+            async with theirs.run("k"):
+                assert "theirs" in (await their_agent.run("go")).output
+            return "ours"
+
+        with ours.run("k"):
+            for _ in range(2):
+                with pytest.raises(RunTaken, match="taken it over"):
+                    our_agent.run_sync("go")
+        with ours.run("k") as run:
+            assert "theirs" in our_agent.run_sync("go").output
+        assert run.n_executed == 0
+
+
 def test_of_processes_that_begin_a_run_at_once_one_has_it(wb, tmp_path):
     outcomes = [ended(pid) for pid in [child(wb, "openai", "openai-race", tmp_path / str(n)) for n in range(3)]]
     assert set(outcomes) <= {0, TAKEN}, outcomes
