@@ -2,7 +2,8 @@
 
 One scripted model answers everything: 20 pieces, 2 ms apart. The same streamed chat completions go straight to it, and through each recorder, by
 turns. Conversations grow by 2,000 bytes of noise with each call. Three parts: the highest rate that each one takes; the times at a rate that all
-of them take; one conversation of 400 calls, call by call through each, for bytes and processor time. In the end what each recorded is read back.
+of them take; one conversation of 400 calls, for bytes and processor time, or of as many as there is time for. Then what each recorded is read back. The
+whole takes six minutes after all have started, the short form half a minute; longer while other work runs.
 
     target/beside/litellm/bin/python bench/record_beside.py [--short] [--json]
 
@@ -14,11 +15,11 @@ needs release builds of `waybill` and `scripted-model` (or --waybill, --model), 
 
 Settings, each at its best:
 * LiteLLM: two workers (one with --short, because each takes long to start), no retries, no cache, cost map from its package, and a callback that
-  appends its whole `standard_logging_object` to a file. Its own log of requests in PostgreSQL is not measured: that needs prisma, which downloads a
+  appends its whole `standard_logging_object` to a file. Measured twice: as a gateway, and as an endpoint that it passes through. Its own log of requests in PostgreSQL is not measured: that needs prisma, which downloads a
   program that is in no package registry.
 * mitmproxy: reverse mode, streams in both directions, and stores what it streams in a file of flows.
 * claude-tap: without its dashboard; the answer is stored put together, as is its default.
-* Waybill: as it is.
+* Waybill: as it is. It commits each call to PostgreSQL with `fsync`; LiteLLM's callback and mitmproxy leave that to the system.
 """
 
 from __future__ import annotations
@@ -604,8 +605,8 @@ async def measure(options: argparse.Namespace, machine: Machine) -> bool:
     best = await (highest(sides, 0.5, 1, 80) if short else highest(sides, 1.5, 1, 320))
     rate = max(5.0, min(50.0, 0.5 * min(best.values())))
     say(f"rate that all take: {rate:.0f}/s")
-    read, used = await times(sides, rate, 1 if short else 3, 1 if short else 10, 20 if short else 185)
-    calls, ratios, heavy, firsts = await (grow(sides, 8, 2, 30) if short else grow(sides, 400, 20, 325))
+    read, used = await times(sides, rate, 1 if short else 3, 1 if short else 10, 20 if short else 170)
+    calls, ratios, heavy, firsts = await (grow(sides, 8, 2, 30) if short else grow(sides, 400, 20, 300))
     n_exact = 4 if short else 20
     exact = await fidelity(machine, sides, n_exact)
 
