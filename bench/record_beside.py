@@ -2,8 +2,8 @@
 
 One scripted model answers everything: 20 pieces, 2 ms apart. The same streamed chat completions go straight to it, and through each recorder, by
 turns. Conversations grow by 2,000 bytes of noise with each call. Three parts: the highest rate that each one takes; the times at a rate that all
-of them take; one conversation of 400 calls, for bytes and processor time, or of as many as there is time for. Then what each recorded is read back. The
-whole takes six minutes after all have started, the short form half a minute; longer while other work runs.
+of them take; one conversation of 400 calls, or of as many as there is time for, for bytes and processor time. Then what each one recorded is read
+back. It takes about six minutes after all have started, the short form half a minute; longer while other work runs.
 
     target/beside/litellm/bin/python bench/record_beside.py [--short] [--json]
 
@@ -15,8 +15,8 @@ needs release builds of `waybill` and `scripted-model` (or --waybill, --model), 
 
 Settings, each at its best:
 * LiteLLM: two workers (one with --short, because each takes long to start), no retries, no cache, cost map from its package, and a callback that
-  appends its whole `standard_logging_object` to a file. Measured twice: as a gateway, and as an endpoint that it passes through. Its own log of requests in PostgreSQL is not measured: that needs prisma, which downloads a
-  program that is in no package registry.
+  appends its whole `standard_logging_object` to a file. Measured twice: as a gateway, and as an endpoint that it passes through. Its own log of
+  requests in PostgreSQL is not measured: that needs prisma, which downloads a program that is in no package registry.
 * mitmproxy: reverse mode, streams in both directions, and stores what it streams in a file of flows.
 * claude-tap: without its dashboard; the answer is stored put together, as is its default.
 * Waybill: as it is. It commits each call to PostgreSQL with `fsync`; LiteLLM's callback and mitmproxy leave that to the system.
@@ -426,13 +426,13 @@ class Conversation:
 
 
 def work(name: str, n: int) -> list[bytes]:
-    """Returns n requests of ten conversations at a time, which grow to 20 calls."""
+    """Returns n requests of five conversations at a time, which grow to 20 calls."""
 
     def each() -> Iterator[bytes]:
         for group in range(n):
-            ten = [Conversation(f"{name}/{group}/{one}") for one in range(10)]
+            five = [Conversation(f"{name}/{group}/{one}") for one in range(5)]
             for _ in range(20):
-                yield from (one.next() for one in ten)
+                yield from (one.next() for one in five)
 
     bodies = each()
     return [next(bodies) for _ in range(n)]
@@ -482,11 +482,13 @@ async def highest(sides: list[Side], seconds: float, rounds: int, most: float) -
 async def times(sides: list[Side], rate: float, seconds: float, rounds: int, until: float) -> tuple[dict[str, list[list[Read]]], dict[str, float]]:
     found: dict[str, list[list[Read]]] = defaultdict(list)
     used: dict[str, float] = defaultdict(float)
+    n = int(rate * seconds)
+    requests = work("times", n * rounds)
     for turn in range(rounds):
         if turn and time.perf_counter() - BEGUN > until:
             say(f"no time for more than {turn} rounds")
             break
-        bodies = work(f"times/{turn}", int(rate * seconds))
+        bodies = requests[turn * n : (turn + 1) * n]
         for side in sides[turn % len(sides) :] + sides[: turn % len(sides)]:
             before, own = processor_ms(side.process and side.process.pid), time.process_time()
             read = await window(side, rate, bodies)
