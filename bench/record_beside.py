@@ -469,7 +469,7 @@ async def highest(sides: list[Side], seconds: float, rounds: int, most: float) -
             factor = 1.2 if turn else 1.5
             rate, misses = max(5.0, best[side.name] * factor) if turn else 5.0, 0
             while misses < 2 and rate <= most:
-                bodies = work(f"highest/{turn}/{rate}/{misses}", max(10, int(rate * seconds)))
+                bodies = work(f"highest/{turn}/{rate}/{misses}", int(max(6, rate) * seconds))
                 read = await window(side, rate, bodies)
                 if read and percentile([one.first for one in read], 0.99) < SOON and side.lag < RECORDED:
                     best[side.name], rate, misses = rate, rate * factor, 0
@@ -604,12 +604,12 @@ async def measure(options: argparse.Namespace, machine: Machine) -> bool:
     if None in warm:
         sys.exit("one of them does not answer")
     short, names = options.short, NAMES
-    best = await (highest(sides, 0.5, 1, 80) if short else highest(sides, 1.5, 1, 320))
+    best = await (highest(sides, 0.5, 1, 20) if short else highest(sides, 1.5, 1, 320))
     rate = max(5.0, min(50.0, 0.5 * min(best.values())))
     say(f"rate that all take: {rate:.0f}/s")
     read, used = await times(sides, rate, 1 if short else 3, 1 if short else 10, 20 if short else 170)
     calls, ratios, heavy, firsts = await (grow(sides, 8, 2, 30) if short else grow(sides, 400, 20, 300))
-    n_exact = 4 if short else 20
+    n_exact = 2 if short else 20
     exact = await fidelity(machine, sides, n_exact)
 
     fell, peers = False, NAMES[2:]
