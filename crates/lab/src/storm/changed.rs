@@ -211,7 +211,7 @@ impl Desk {
         desk.ask("/resources", &json!({ "manifests": [{ "profile": profile }] })).await?;
         let start = json!({ "profile_name": "clerk", "instruction": "Which plan holds?", "context_box_ids": [box_id] });
         desk.ask("/turns", &start).await?;
-        let claim = json!({ "worker": "desk", "target": "desk", "wait_seconds": 10, "lease_seconds": 3_600 });
+        let claim = json!({ "worker": "desk", "target": "desk", "wait_seconds": 10, "lease_seconds": 300 });
         desk.turn = desk.ask("/worker/claim", &claim).await?["turns"][0].clone();
         // After one step there are cards in the output box, and a prompt on record.
         let composed = desk.ask(&desk.path("compose"), &json!({ "fence": desk.turn["fence"] })).await?;
