@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
 
 from .._sync.client import Waybill
@@ -16,15 +16,49 @@ from ..wire import uuid7
 from ..worker import Worker, card
 
 
-class Doors:
-    """`name` begins the names of the profile and queues: each application has its own."""
+class _Signature:
+    """Parameters that a framework has worked out."""
 
-    def __init__(self, client: Waybill, name: str, program: str, tools: Mapping[str, Tool[..., Any]]) -> None:
-        self.client, self.program, self.tools = client, program, tools
-        self._profile, self._lock = f"{name}-door", threading.Lock()
+    returned = None
+
+    def __init__(self, parameters: dict[str, Any], summary: str) -> None:
+        self.parameters, self.summary = parameters, summary
+
+    def result(self) -> None:
+        return None
+
+    def read(self, arguments: str) -> dict[str, Any]:
+        return {"arguments": json.loads(arguments)}
+
+
+class Door(Tool[..., Any]):
+    """A tool of a framework whose calls go through Waybill. `call` gets the arguments of a call."""
+
+    def __init__(
+        self, name: str, description: str, parameters: dict[str, Any], call: Callable[[dict[str, Any]], Awaitable[Any]], **more: Any
+    ) -> None:
+        async def made(arguments: dict[str, Any]) -> Any:
+            return await call(arguments)
+
+        super().__init__(made, name=name, description=description, trusted=False, after="suspend", target="set-by-its-doors", **more)
+        self.signature: Any = _Signature(parameters, description)
+
+
+class Doors:
+    """The tools of one application that are called through Waybill, and the worker that answers the calls. `name` begins the names
+    of the profile and queues: each application has its own."""
+
+    def __init__(self, client: Waybill, name: str, program: str, tools: Iterable[Tool[..., Any]] = ()) -> None:
+        self.client, self.program = client, program
+        self.tools: dict[str, Tool[..., Any]] = {}
+        self._profile, self._target, self._lock = f"{name}-door", f"{name}-tools", threading.Lock()
         self._worker: Worker | None = None
-        for one in tools.values():
-            one.target = f"{name}-tools"
+        for one in tools:
+            self.add(one)
+
+    def add(self, tool: Tool[..., Any]) -> None:
+        tool.target = self._target
+        self.tools[tool.name] = tool
 
     def call(self, tool: str, arguments: Mapping[str, Any], *, key: str, labels: dict[str, str] | None) -> Turn[Any]:
         """Returns the turn that makes a call. The same key is the same call."""

@@ -24,39 +24,10 @@ from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command, interrupt
 
-from .._adapter.door import Doors, answer_of
+from .._adapter.door import Door, Doors, answer_of
 from .._async.client import AsyncWaybill
 from .._sync.client import Waybill
 from ..errors import ConfigError, NotYet
-from ..tools import Tool
-
-
-class _Signature:
-    """The parameters of a tool of LangChain."""
-
-    returned = None
-
-    def __init__(self, tool: BaseTool) -> None:
-        self.parameters: dict[str, Any] = convert_to_openai_tool(tool)["function"]["parameters"]
-        self.summary = tool.description
-
-    def result(self) -> None:
-        return None
-
-    def read(self, arguments: str) -> dict[str, Any]:
-        return {"arguments": json.loads(arguments)}
-
-
-class Door(Tool[..., Any]):
-    """A tool of LangChain whose calls go through Waybill."""
-
-    def __init__(self, tool: BaseTool, **more: Any) -> None:
-        async def call(arguments: dict[str, Any]) -> Any:
-            said = await tool.ainvoke(arguments)
-            return said.content if isinstance(said, ToolMessage) else said
-
-        super().__init__(call, name=tool.name, description=tool.description, trusted=False, after="suspend", **more)
-        self.signature: Any = _Signature(tool)
 
 
 def door(
@@ -68,7 +39,13 @@ def door(
     timeout: float = 60,
 ) -> Door:
     """Puts a tool behind the door. What its parameters mean is said at `waybill.tool`. The tool gets its arguments, and nothing of the graph."""
-    return Door(tool, effect=effect, approval=approval, four_eyes=four_eyes, timeout=timeout, target="langchain-tools")
+
+    async def call(arguments: dict[str, Any]) -> Any:
+        said = await tool.ainvoke(arguments)
+        return said.content if isinstance(said, ToolMessage) else said
+
+    parameters = convert_to_openai_tool(tool)["function"]["parameters"]
+    return Door(tool.name, tool.description, parameters, call, effect=effect, approval=approval, four_eyes=four_eyes, timeout=timeout)
 
 
 class WaybillMiddleware(AgentMiddleware[Any, Any, Any]):
@@ -91,8 +68,7 @@ class WaybillMiddleware(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         self.client = Waybill() if client is None else Waybill.of(client.config)
         self.record, self.agent, self.key, self.wait_seconds = record, agent, key or self.client.config.key, wait_seconds
-        self.doors = {one.name: one for one in doors}
-        self._answers = Doors(self.client, name, "LangChain", self.doors)
+        self._doors = Doors(self.client, name, "LangChain", doors)
 
     # Receipts.
 
@@ -117,12 +93,12 @@ class WaybillMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
-        return self._pass(request) if request.tool_call["name"] in self.doors else handler(request)
+        return self._pass(request) if request.tool_call["name"] in self._doors.tools else handler(request)
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
-        return await (asyncio.to_thread(self._pass, request) if request.tool_call["name"] in self.doors else handler(request))
+        return await (asyncio.to_thread(self._pass, request) if request.tool_call["name"] in self._doors.tools else handler(request))
 
     def _pass(self, request: ToolCallRequest) -> ToolMessage:
         said = request.tool_call
@@ -131,7 +107,7 @@ class WaybillMiddleware(AgentMiddleware[Any, Any, Any]):
         place = [_thread_id(), config.get("checkpoint_ns"), config.get("__pregel_task_id"), said["id"]]
         key = f"langchain:{hashlib.sha256(json.dumps(place).encode()).hexdigest()}"
         labels = {"session": thread_id} if (thread_id := _thread_id()) else None
-        turn = self._answers.call(said["name"], said["args"], key=key, labels=labels)
+        turn = self._doors.call(said["name"], said["args"], key=key, labels=labels)
         while not turn.is_over:
             try:
                 turn.wait(self.wait_seconds)
@@ -143,7 +119,7 @@ class WaybillMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def close(self) -> None:
         """Stops answering calls."""
-        self._answers.close()
+        self._doors.close()
 
 
 def _thread_id() -> str | None:

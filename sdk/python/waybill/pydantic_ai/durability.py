@@ -137,7 +137,7 @@ class WaybillDurability(BaseDurabilityCapability[AgentDepsT]):
         self.client = Waybill() if client is None else Waybill.of(client.config)
         self.record, self.recorder_key, self.lease_seconds = record, recorder_key or self.client.config.key, lease_seconds
         self.approvals, self.wait_seconds, self.profile = approvals, wait_seconds, profile
-        self._approvals = Doors(self.client, profile, "Pydantic AI", {approve_call.name: copy.copy(approve_call)})
+        self._approvals = Doors(self.client, profile, "Pydantic AI", [copy.copy(approve_call)])
         # In a list, so that the copies that agents make of a capability have the same.
         self._home = [self._hold()]
 
