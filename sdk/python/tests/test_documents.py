@@ -120,6 +120,23 @@ def test_the_page_about_langgraph_runs(addressed, capsys):
         assert text in said, f"{text!r} is not in what the page prints:\n{said}"
 
 
+def test_the_page_about_openai_agents_runs(addressed, capsys):
+    names = {"__name__": "page"}
+    for piece in pieces(ROOT / "docs/openai-agents.md"):
+        exec(compile(piece, "docs/openai-agents.md", "exec"), names)
+    said = capsys.readouterr().out
+    for text in (
+        "It is done: 12 kg",
+        "[None, 'function_call', 'function_call_output', 'message']",
+        "start a new run",
+        "\n4\n",
+        "[2, 4]",
+        "True",
+        "order\n",
+    ):
+        assert text in said, f"{text!r} is not in what the page prints:\n{said}"
+
+
 def test_the_page_about_pydantic_ai_runs(addressed, capsys):
     names = {"__name__": "page"}
     for piece in pieces(ROOT / "docs/pydantic-ai.md"):

@@ -11,9 +11,22 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from agents import Agent, RunConfig, Runner, Session, SessionSettings, SQLiteSession, function_tool, set_trace_processors, set_tracing_disabled
+from agents import (
+    Agent,
+    RunConfig,
+    Runner,
+    RunState,
+    Session,
+    SessionSettings,
+    SQLiteSession,
+    function_tool,
+    set_trace_processors,
+    set_tracing_disabled,
+)
 from agents.testing import ScriptedModel, assistant_message, function_call
 
+from waybill import Waybill
+from waybill.errors import ConfigError, WaybillError
 from waybill.openai_agents import SessionTaken, StillWaiting, WaybillDoor, WaybillModelProvider, WaybillSession, WaybillTracing
 from waybill.openai_agents.recording import HANDED, OPEN
 from waybill.testing import Server
@@ -176,6 +189,76 @@ def test_what_was_read_before_another_has_written_cannot_be_built_on(wb):
         assert await other.get_items() == [said("a"), said("b")]
         await other.add_items([said("c")])
         assert await WaybillSession("s", wb).pop_item() == said("c")
+
+    asyncio.run(go())
+
+
+def test_a_run_that_is_resumed_twice_is_stored_once(wb):
+    @function_tool(needs_approval=True)
+    def pay(to: str) -> str:
+        """Pays somebody."""
+        return f"paid {to}"
+
+    def answer(call):
+        is_paid = call.input[-1].get("type") == "function_call_output"
+        return [assistant_message("It is done.")] if is_paid else [function_call("pay", {"to": "baker"}, call_id="same")]
+
+    agent = Agent("payer", model=ScriptedModel([{"responder": answer}] * 9), tools=[pay])
+
+    async def go():
+        stopped = await run(agent, "Pay.", session=WaybillSession("s", wb))
+        kept = stopped.to_state().to_string()
+
+        async def resume():
+            state = await RunState.from_string(agent, kept)
+            for one in state.get_interruptions():
+                state.approve(one)
+            return await run(agent, state, session=WaybillSession("s", wb))
+
+        assert (await resume()).final_output == "It is done."
+        with pytest.raises(SessionTaken, match="same has been answered"):
+            await resume()
+        wanted = ["Pay.", "pay", "paid baker", "It is done."]
+        assert texts(await WaybillSession("s", wb).get_items()) == wanted
+        # A model may use the id of a call again.
+        call = {"type": "function_call", "call_id": "same", "name": "pay", "arguments": "{}"}
+        await WaybillSession("s", wb).add_items([call, {"type": "function_call_output", "call_id": "same", "output": "again"}])
+        assert texts(await WaybillSession("s", wb).get_items()) == [*wanted, "pay", "again"]
+
+    asyncio.run(go())
+    with pytest.raises(ConfigError, match="needs_approval"):
+        WaybillDoor(wb)(pay)
+
+
+def test_a_session_belongs_to_keys_of_one_name(wb):
+    keys = [wb.api.create_key({"name": name, "scope": "admin"}).key for name in ("one", "other")]
+    one, other = (WaybillSession("s", Waybill(wb.config.url, key, wb.config.project)) for key in keys)
+
+    async def go():
+        await one.add_items([said("a")])
+        assert await other.get_items() == [said("a")]
+        with pytest.raises(WaybillError, match="key:one"):
+            await other.add_items([said("b")])
+
+    asyncio.run(go())
+
+
+def test_a_request_is_answered_once(wb):
+    session = WaybillSession("s", wb)
+
+    async def go():
+        assert await session.once("1", "one") == [said("one")]
+        await session.add_items([said("one")])
+        assert await WaybillSession("s", wb).once("1", "one") == []
+        await session.add_items([said("two", "assistant")])
+        assert await WaybillSession("s", wb).once("1", "one") is None
+        assert await session.once("2", "three") == [said("three")]
+        await session.add_items([said("three")])
+        # It cannot be answered any more.
+        assert await WaybillSession("s", wb).once("1", "one") is None
+        assert await WaybillSession("s", wb).once("2", "three") == []
+        await session.pop_item()
+        assert await WaybillSession("s", wb).once("2", "three") == [said("three")]
 
     asyncio.run(go())
 

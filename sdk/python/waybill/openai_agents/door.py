@@ -21,7 +21,7 @@ from agents.tool_context import ToolContext
 from .._adapter.door import Door, Doors, answer_of
 from .._async.client import AsyncWaybill
 from .._sync.client import Waybill
-from ..errors import NotYet, WaybillError
+from ..errors import ConfigError, NotYet, WaybillError
 from ..wire import uuid7
 from .session import PLACE, Run
 
@@ -52,6 +52,11 @@ class WaybillDoor:
         timeout: float = 60,
     ) -> FunctionTool:
         """Returns the tool, behind the door. What the parameters mean is said at `waybill.tool`. The tool gets its arguments, nothing of the run."""
+
+        if tool.needs_approval is not False:
+            raise ConfigError(
+                f"{tool.name}: say `approval` at the door, and not `needs_approval`, with which a run that is resumed calls a tool again"
+            )
 
         async def call(arguments: dict[str, Any]) -> Any:
             said = json.dumps(arguments)

@@ -6,8 +6,10 @@ result = await Runner.run(agent, "Buy flour.", run_config=config)
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 from urllib.parse import quote
+from weakref import WeakKeyDictionary
 
 import httpx2
 from agents import (
@@ -44,6 +46,8 @@ class WaybillTracing(TracingProcessor):
 
     def on_trace_end(self, trace: Trace) -> None:
         HANDED.pop(trace.trace_id, None)
+        for span_id in [span_id for span_id, span in OPEN.copy().items() if span.trace_id == trace.trace_id]:
+            OPEN.pop(span_id, None)
 
     def on_span_start(self, span: Span[Any]) -> None:
         OPEN[span.span_id] = span
@@ -106,21 +110,23 @@ class WaybillModelProvider(ModelProvider):
         key = key or config.key
         self._options: dict[str, Any] = {"base_url": f"{config.url}/record/{config.project}/{record}/v1", **options}
         self._options["default_headers"] = ({"x-waybill-key": key} if key else {}) | dict(options.get("default_headers") or {})
-        self._provider: OpenAIProvider | None = None
+        # Connections belong to one event loop.
+        self._providers: WeakKeyDictionary[asyncio.AbstractEventLoop, OpenAIProvider] = WeakKeyDictionary()
         if not _IS_ADDED:
             _IS_ADDED.append(True)
             add_trace_processor(WaybillTracing())
 
     def get_model(self, model_name: str | None) -> Model:
-        if self._provider is None:
+        loop = asyncio.get_running_loop()
+        if loop not in self._providers:
             http = DefaultAsyncHttpx2Client(event_hooks={"request": [self._link]})
-            self._provider = OpenAIProvider(openai_client=AsyncOpenAI(http_client=http, **self._options), use_responses=self._use_responses)
-        return self._provider.get_model(model_name)
+            self._providers[loop] = OpenAIProvider(openai_client=AsyncOpenAI(http_client=http, **self._options), use_responses=self._use_responses)
+        return self._providers[loop].get_model(model_name)
 
     async def _link(self, request: httpx2.Request) -> None:
         for name, value in links(self.session).items():
             request.headers.setdefault(name, value)
 
     async def aclose(self) -> None:
-        if self._provider is not None:
-            await self._provider.aclose()
+        if found := self._providers.get(asyncio.get_running_loop()):
+            await found.aclose()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import logging
 import os
@@ -97,12 +98,13 @@ class WaybillSession:
     async def once(self, request: str, input: str | list[TResponseInputItem]) -> list[TResponseInputItem] | None:
         """Returns what to give to a run, so that this request is answered once, however often it is made: the input if it is new, nothing to add if a
         run was cut off after it was stored, and None if its answer is there. `request` is a name of the request within the session."""
-        items: list[Any] = await self.get_items(limit=1)
-        self._request = digest(request)
-        if all(named != self._request for _, named in self._items):
+        last: list[Any] = await self.get_items(limit=1)
+        self._request, requests = digest(request), [named for _, named in self._items if named]
+        if self._request not in requests:
             return ItemHelpers.input_to_new_input_list(input)
+        is_over = requests[-1] != self._request or last[0].get("role") == "assistant"
         self._request = None
-        return None if items[-1].get("role") == "assistant" else []
+        return None if is_over else []
 
     def place(self, run: Run) -> int:
         """Returns how many writes the run builds on."""
@@ -111,8 +113,9 @@ class WaybillSession:
     # Reading.
 
     def _forget(self) -> None:
-        #: How many writes there were, the turn of the last one, and the items that are left, each with the request that it came with.
-        self._n, self._last = 0, ""
+        #: How many writes there were, the turn of the last one, and who writes.
+        self._n, self._last, self._by = 0, "", ""
+        #: The items that are left, each with the request that it came with.
         self._items: list[tuple[str, str | None]] = []
         self._read_at = 0.0
 
@@ -136,7 +139,9 @@ class WaybillSession:
             if after is None or any(one.agent_turn_id == self._last for one in page.items):
                 break
         # By their numbers: the clocks of two servers may differ.
-        new = sorted(((int(label(one, "n")), one) for one in behind if int(label(one, "n")) >= self._n), key=lambda one: one[0])
+        new = sorted(((int(label(one, "n")), one) for one in behind), key=lambda one: (one[0], one[1].agent_turn_id))
+        self._by = self._by or (new[0][1].started_by or "" if new else "")
+        new = [(n, one) for n, one in new if n >= self._n and one.started_by == self._by]
         if self._last and [n for n, _ in new] != list(range(self._n, self._n + len(new))):
             self._forget()
             return self._read()
@@ -173,6 +178,8 @@ class WaybillSession:
                 self._read()
             if self._bases.setdefault(writer, self._n) != self._n:
                 raise self._taken()
+            if call_id := self._answered([json.loads(text) for text in texts]):
+                raise self._taken(f"its call {call_id} has been answered, by a run that was resumed from the same state")
             popped = self._items[-1][0] if op == "pop" and self._items else None
             if op != "add" and not self._items:
                 return None
@@ -185,6 +192,9 @@ class WaybillSession:
     def _start(self, op: str, texts: Sequence[str], request: str | None) -> str:
         """Writes: starts the turn that follows the last one."""
         server = _server(self.client.config)
+        if (self._by or server.name) != server.name:
+            # Idempotency keys are apart for each of them.
+            raise WaybillError(f"session {self.session_id} is written by {self._by}, and this is {server.name}: use an API key of the same name")
         names = [f"item_{n}" for n in range(len(texts))]
         labels = {LABEL: self._label, f"{LABEL}.n": str(self._n), f"{LABEL}.op": op} | ({f"{LABEL}.request": request} if request else {})
         what = f"{len(texts)} items" if op == "add" else op
@@ -207,11 +217,17 @@ class WaybillSession:
         server.end_turns()
         return turn_id
 
-    def _taken(self) -> SessionTaken:
-        return SessionTaken(
-            f"session {self.session_id}: another run has written to it since this one has read it. Nothing of this write was stored; "
-            "start a new run to go on from what is there"
-        )
+    def _answered(self, items: Sequence[dict[str, Any]]) -> str | None:
+        """Returns the id of a call to which these items have another answer."""
+        for n, item in enumerate(items):
+            before = itertools.chain(reversed(items[:n]), (json.loads(text) for text, _ in reversed(self._items)))
+            said: dict[str, Any] | None = next((one for one in before if one.get("call_id") == item["call_id"]), None) if is_answer(item) else None
+            if said and is_answer(said):
+                return item["call_id"]
+        return None
+
+    def _taken(self, why: str = "another run has written to it since this one has read it") -> SessionTaken:
+        return SessionTaken(f"session {self.session_id}: {why}. Nothing of this write was stored; start a new run to go on from what is there")
 
 
 class Server:
@@ -219,6 +235,8 @@ class Server:
 
     def __init__(self, config: Config) -> None:
         self.client = Waybill.of(config)
+        #: As the server names who starts a turn. `waybill dev` needs no key.
+        self.name = self.client.me().actor if config.key else "loopback"
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="waybill session")
         self._is_asked = threading.Event()
         prompt = "Each of its turns is a write to a session of the OpenAI Agents SDK, and has nothing to do."
@@ -255,6 +273,10 @@ def _server(config: Config) -> Server:
     if key not in SERVERS:
         SERVERS[key] = Server(config)
     return SERVERS[key]
+
+
+def is_answer(item: dict[str, Any]) -> bool:
+    return "call_id" in item and str(item.get("type")).endswith("_output")
 
 
 def label(turn: models.Summary, name: str) -> str:
