@@ -14,6 +14,7 @@ import pytest
 from agents import (
     Agent,
     RunConfig,
+    RunContextWrapper,
     Runner,
     RunState,
     Session,
@@ -99,7 +100,11 @@ async def run(agent, input, is_streamed=False, **more):
 
 
 def test_a_session_does_what_the_frameworks_own_does(wb, tmp_path):
-    odd = [said("␛ and \0 and \ud800 and é"), {"type": "function_call_output", "call_id": "c", "output": "", "n": 1.5, "deep": [{"b": 1, "a": None}]}]
+    odd = [
+        said("␛ and \0 and \\u0000 and é"),
+        said("\ud800"),
+        {"type": "function_call_output", "call_id": "c", "output": "", "n": 1.5, "deep": [{"b": 1, "a": None}]},
+    ]
 
     async def use(make):
         seen = []
@@ -132,10 +137,11 @@ def test_a_session_does_what_the_frameworks_own_does(wb, tmp_path):
     assert asyncio.run(WaybillSession("another", wb).get_items()) == []
     # Nothing stays open, and each item is one card.
     turns = until(lambda: all(one.status == "success" for one in wb.turns()) and list(wb.turns()))
-    assert sum(len(one.query_card_ids) - 1 for one in turns) == 6
+    assert sum(len(one.query_card_ids) - 1 for one in turns) == 7
 
 
-def test_a_long_session_is_read_whole(wb):
+def test_a_long_session_is_read_whole(wb, monkeypatch):
+    monkeypatch.setattr("waybill.openai_agents.session.PAGE", 3)
     session = WaybillSession("long", wb)
     wanted = [said(str(n) * 10) for n in range(1500)] + [said("x" * 2_000_000), said("y" * 2_500_000)]
 
@@ -143,11 +149,11 @@ def test_a_long_session_is_read_whole(wb):
         await session.add_items(wanted[:1500])
         for one in wanted[1500:]:
             await session.add_items([one])
-        for n in range(105):
+        for n in range(7):
             await session.add_items([said(f"then {n}")])
         return await WaybillSession("long", wb).get_items()
 
-    assert asyncio.run(go()) == wanted + [said(f"then {n}") for n in range(105)]
+    assert asyncio.run(go()) == wanted + [said(f"then {n}") for n in range(7)]
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
@@ -183,12 +189,19 @@ def test_what_was_read_before_another_has_written_cannot_be_built_on(wb):
         await one.add_items([said("a")])
         assert await other.get_items() == [said("a")]
         await one.add_items([said("b")])
-        for write in (other.add_items([said("c")]), other.pop_item(), other.clear_session()):
+        for write in (other.add_items([said("b")]), other.pop_item(), other.clear_session()):
             with pytest.raises(SessionTaken):
                 await write
         assert await other.get_items() == [said("a"), said("b")]
         await other.add_items([said("c")])
         assert await WaybillSession("s", wb).pop_item() == said("c")
+        # A run keeps to what it has read first.
+        context = RunContextWrapper(None)
+        await one.get_items(wrapper=context)
+        await one.add_items([said("d")])
+        assert await one.get_items(limit=1, wrapper=context) == [said("d")]
+        with pytest.raises(SessionTaken):
+            await one.add_items([said("e")], wrapper=context)
 
     asyncio.run(go())
 
@@ -257,6 +270,14 @@ def test_a_request_is_answered_once(wb):
         # It cannot be answered any more.
         assert await WaybillSession("s", wb).once("1", "one") is None
         assert await WaybillSession("s", wb).once("2", "three") == []
+        # A run builds on what `once` has seen, also if another one has answered before it begins.
+        late = WaybillSession("s", wb)
+        assert await late.once("2", "three") == []
+        await session.add_items([said("four", "assistant")])
+        with pytest.raises(SessionTaken):
+            await run(Agent("late", model=ScriptedModel([])), [], session=late)
+        assert await late.once("2", "three") is None
+        await session.pop_item()
         await session.pop_item()
         assert await WaybillSession("s", wb).once("2", "three") == [said("three")]
 

@@ -42,6 +42,8 @@ LABEL = "openai-agents.session"
 PROFILE = "openai-agents-session"
 #: Seconds after which what was read is looked at again before a write: the server knows idempotency keys for a day.
 FRESH = 3600
+#: Writes that are listed in one request.
+PAGE = 100
 Run = RunContextWrapper[Any]
 #: The run that the task is part of, and the session that it has read.
 PLACE: ContextVar[tuple[Run, WaybillSession] | None] = ContextVar("waybill_place", default=None)
@@ -64,9 +66,11 @@ class WaybillSession:
         self.client = Waybill() if client is None else Waybill.of(client.config)
         self._label = digest(session_id)
         self._lock = threading.Lock()
-        #: The write that each run may follow. Calls that belong to no run count as one.
-        self._bases: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        #: How many writes there were when each run has read the session, or has written to it last.
+        self._bases: WeakKeyDictionary[Run, int] = WeakKeyDictionary()
+        #: What `once` was last asked for: the run that follows writes its input under this name, and builds on what `once` has seen.
         self._request: str | None = None
+        self._pinned: int | None = None
         self._forget()
 
     # What the framework calls.
@@ -99,12 +103,14 @@ class WaybillSession:
         """Returns what to give to a run, so that this request is answered once, however often it is made: the input if it is new, nothing to add if a
         run was cut off after it was stored, and None if its answer is there. `request` is a name of the request within the session."""
         last: list[Any] = await self.get_items(limit=1)
-        self._request, requests = digest(request), [named for _, named in self._items if named]
+        self._request, self._pinned = digest(request), self._n
+        requests = [named for _, named in self._items if named]
         if self._request not in requests:
             return ItemHelpers.input_to_new_input_list(input)
-        is_over = requests[-1] != self._request or last[0].get("role") == "assistant"
+        if requests[-1] != self._request or last[0].get("role") == "assistant":
+            self._pinned = None
         self._request = None
-        return None if is_over else []
+        return None if self._pinned is None else []
 
     def place(self, run: Run) -> int:
         """Returns how many writes the run builds on."""
@@ -118,24 +124,29 @@ class WaybillSession:
         #: The items that are left, each with the request that it came with.
         self._items: list[tuple[str, str | None]] = []
         self._read_at = 0.0
+        #: Whether nothing may be written until the session has been read again.
+        self._is_stale = False
 
     def _get(self, run: Run | None) -> list[TResponseInputItem]:
         with self._lock:
+            if self._is_stale:
+                self._forget()
             self._read()
-            if run is None:
-                self._bases[self] = self._n
-            else:
-                self._bases.setdefault(run, self._n)
+            if run and run not in self._bases:
+                pinned, self._pinned = self._pinned, None
+                if pinned not in (None, self._n):
+                    raise self._taken()
+                self._bases[run] = self._n
             return [json.loads(text) for text, _ in self._items]
 
     def _read(self) -> None:
         """Reads what is new: one request if nothing is."""
         read_at, behind = time.time(), list[models.Summary]()
-        after, most = None, 1 if self._last else 100
+        after, most = None, 1 if self._last else PAGE
         while True:
             page = self.client.api.list_turns(label=f"{LABEL}={self._label}", after=after, most=most)
             behind += page.items
-            after, most = page.next, 100
+            after, most = page.next, PAGE
             if after is None or any(one.agent_turn_id == self._last for one in page.items):
                 break
         # By their numbers: the clocks of two servers may differ.
@@ -173,10 +184,12 @@ class WaybillSession:
 
     def _write(self, op: str, run: Run | None, texts: Sequence[str] = ()) -> str | None:
         with self._lock:
-            writer = self if run is None else run
-            if writer not in self._bases or time.time() - self._read_at > FRESH:
+            # A call that belongs to no run follows what this object knows.
+            base = self._bases.get(run) if run else self._n if self._read_at else None
+            if base is None or time.time() - self._read_at > FRESH:
                 self._read()
-            if self._bases.setdefault(writer, self._n) != self._n:
+            if self._is_stale or base not in (None, self._n):
+                self._is_stale = self._is_stale or run is None
                 raise self._taken()
             if call_id := self._answered([json.loads(text) for text in texts]):
                 raise self._taken(f"its call {call_id} has been answered, by a run that was resumed from the same state")
@@ -186,7 +199,9 @@ class WaybillSession:
             request, self._request = (self._request, None) if op == "add" else (None, self._request)
             at = time.time()
             self._apply(self._n, self._start(op, texts, request), op, texts, request)
-            self._bases[writer], self._read_at = self._n, at
+            self._read_at = at
+            if run:
+                self._bases[run] = self._n
             return popped
 
     def _start(self, op: str, texts: Sequence[str], request: str | None) -> str:
@@ -212,7 +227,7 @@ class WaybillSession:
         try:
             turn_id = server.client.api.start_turn(start, key=f"openai-agents:{self._label}:{self._last}").agent_turn_id
         except IdempotencyMismatch as error:
-            self._forget()
+            self._is_stale = True
             raise self._taken() from error
         server.end_turns()
         return turn_id
