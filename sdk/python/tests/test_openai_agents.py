@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -301,6 +302,10 @@ def test_a_write_that_is_sent_twice_is_stored_once(wb, monkeypatch):
     assert asyncio.run(WaybillSession("s", wb).get_items()) == [said("a"), said("b")]
 
 
+#: Two tools run at once, and each boundary has a number of its own.
+BOUNDARY = threading.Lock()
+
+
 class Killed(WaybillSession):
     """Ends its process at one of the boundaries of its writes."""
 
@@ -308,11 +313,12 @@ class Killed(WaybillSession):
     at: int | None
 
     def boundary(self, name):
-        n = len(self.log.read_text().splitlines()) if self.log.exists() else 0
-        with self.log.open("a") as log:
-            log.write(name + "\n")
-        if n == self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with BOUNDARY:
+            n = len(self.log.read_text().splitlines()) if self.log.exists() else 0
+            with self.log.open("a") as log:
+                log.write(name + "\n")
+            if n == self.at:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def _start(self, op, texts, request):
         self.boundary(f"before {op}")
