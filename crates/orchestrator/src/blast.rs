@@ -303,12 +303,15 @@ impl Walk<'_> {
             && session_id
                 .and_then(|session_id| self.todos.get(&session_id))
                 .is_some_and(|todos| todos.iter().any(|(from, until)| (*from..*until).contains(&receipt.read_at)));
-        let named = named.into_iter().chain(todo.then_some(How::Derived)).min();
+        let todo = todo.then_some(How::Derived);
         if placed.is_some() {
             self.turns.entry(called.agent_turn_id).or_default().could = true;
         }
-        if placed.is_none() || receipt.n_omitted == 0 {
-            return Ok(placed.into_iter().chain(named).min());
+        let read = placed.into_iter().chain(named).min();
+        // A summary may be one that a newer one has replaced.
+        let is_whole = receipt.n_omitted == 0 && receipt.session_summary_card_id.is_none();
+        if read.is_none() || is_whole {
+            return Ok(read.into_iter().chain(todo).min());
         }
         // Something was left out: whether it was this can only be seen in the request.
         let recorded = replay::record(self.work, called.step_id, receipt).await?;
@@ -319,9 +322,9 @@ impl Walk<'_> {
                 .flat_map(|shown| shown.sources)
                 .filter_map(|source| self.cards.get(&source.card_id).copied())
                 .min(),
-            Err(_) => placed,
+            Err(_) => read,
         };
-        Ok(shown.into_iter().chain(named).min())
+        Ok(shown.into_iter().chain(todo).min())
     }
 
     /// Follows what a turn wrote.

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import random
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from waybill import Waybill
 from waybill.testing import Server
 
-HISTORIES = int(os.environ.get("WAYBILL_HISTORIES", "12"))
+HISTORIES = int(os.environ.get("WAYBILL_HISTORIES", "25"))
 #: Cards of each history that are asked about.
 SEEDS = 6
-WORDS = "bread salt flour oven dough yeast crust kneading rye starter".split()
+WORDS = ["bread", "salt", "flour", "oven", "dough", "yeast", "crust", "kneading", "rye", "starter"]
 
 
 def sentence(dice: random.Random, least: int = 4) -> str:
@@ -45,6 +46,8 @@ class History:
         step_id = self.dice.choice(found).step_id
         forked = self.wb.api.fork_turn(source, {"step_id": step_id, "live_tools": True, "profile_patch": {"system_prompt_template": "You hurry."}})
         self.wb.turn(forked.agent_turn_id).wait(timeout=60)
+        while self.wb.api.list_turns(open=True, roots=False).items:  # what nobody waited for
+            time.sleep(0.05)
 
     def profile(self, name: str) -> dict[str, Any]:
         tools = {"lead": ["fork_join", "ask_expert", "delegate_async", "update_todo"], "helper": ["ask_expert"], "expert": []}[name]
@@ -99,7 +102,8 @@ class Everything:
             cards = [card_id(placed) for placed in self.boxes[turn.context_box_id] if placed.place in places]
             self.arguments[turn_id] = [*cards, *(turn.query_card_ids or [])]
         sessions = {turn.session_id for turn in self.turns.values() if turn.session_id}
-        self.todos = {one: [change for change in _pages(lambda after, one=one: api.list_changes(one, after=after)) if "todo" in change.patch] for one in sessions}
+        changes = {one: list(_pages(lambda after, one=one: api.list_changes(one, after=after))) for one in sessions}
+        self.todos = {one: [change for change in listed if "todo" in change.patch] for one, listed in changes.items()}
 
     def followed(self, seed: str) -> tuple[dict[str, tuple[str, dict[str, str]]], int]:
         """Returns the turns that saw a card or could, with their calls, and how many cards were written after seeing it."""
@@ -189,7 +193,7 @@ def check(server: Server, seed: int, counted: dict[str, int], lock: threading.Lo
 
 def test_a_walk_finds_what_a_walk_over_everything_finds(waybill_server: Server) -> None:
     counted, lock = dict[str, int](), threading.Lock()
-    with ThreadPoolExecutor(3) as pool:
+    with ThreadPoolExecutor(4) as pool:
         for done in [pool.submit(check, waybill_server, seed, counted, lock) for seed in range(HISTORIES)]:
             done.result()
     assert all(counted.get(how, 0) > HISTORIES for how in ("did", "derived", "could")), counted

