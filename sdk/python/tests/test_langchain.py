@@ -293,6 +293,18 @@ def test_another_process_goes_on_with_a_conversation(waybill: Waybill, monkeypat
         assert len(app.invoke(Command(resume="yes"), on_copy)["messages"]) == 15
 
 
+def test_what_is_read_of_a_long_thread_stays_in_order_when_another_process_goes_on(waybill: Waybill, monkeypatch):
+    monkeypatch.setattr("waybill._adapter.log.TAIL", 2)
+    with WaybillSaver(waybill) as reader, WaybillSaver(waybill) as saver:
+        for n in range(3):
+            stepping(saver, says(f"{n}")).invoke({"done": []}, ON)
+            saver.release("t")
+        newest = reader.get_tuple(ON).config["configurable"]["checkpoint_id"]
+        # This turn has no checkpoint.
+        saver.put_writes(saver.get_tuple(ON).config, [("done", ["x"])], "task")
+        assert reader.get_tuple(ON).config["configurable"]["checkpoint_id"] == newest
+
+
 def test_a_graph_runs_in_an_event_loop(waybill: Waybill):
     async def run():
         with WaybillSaver(waybill) as saver:

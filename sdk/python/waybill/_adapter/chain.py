@@ -30,6 +30,8 @@ class Kind:
     noun: str
     #: The framework, for people.
     program: str
+    #: The class that programs make, for its settings.
+    adapter: str
     #: What is raised when another process has the chain, and what to do then.
     error: type[WaybillError]
     advice: str

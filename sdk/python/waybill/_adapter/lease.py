@@ -57,14 +57,26 @@ class Holder(Generic[C]):
         """Ends the newest turn of the chain, whichever process holds it, and starts the next. If something was written since `expected`, it is
         refused; if that is omitted, what was written is in the index afterwards."""
         self.log.refresh(chain)
-        if (before := chain.head) and not before.is_over and expected in (None, chain.position):
-            self.log.read_fence(chain, before)
-            self.end(chain, before)
-            self.log.read_box(chain, before)
-        if expected not in (None, chain.position):
+        before, is_as_expected = chain.head, expected in (None, chain.position)
+        # More than one is open if processes with different keys have begun at the same moment.
+        for one in [one for one in chain.tenures.values() if is_as_expected and not one.is_over]:
+            last = one.last
+            self.log.read_fence(chain, one)
+            self.end(chain, one)
+            self.log.read_box(chain, one)
+            is_as_expected = is_as_expected and (expected is None or one.last == last)
+        if not is_as_expected:
             raise self.kind.taken(chain, "another process has written to it since this run has read it")
-        chain.held = self._start(chain, before)
-        chain.tenures[chain.held.turn_id] = chain.held
+        held, is_next = self._start(chain, before), False
+        try:
+            # Of processes with one key, one can start this turn. A process with another key can start another one at the same moment.
+            is_next = self.log.is_next(chain, held.turn_id)
+        finally:
+            if not is_next:
+                self.end(chain, held, "canceled")
+        if not is_next:
+            raise self.kind.taken(chain, "another process has begun at the same moment")
+        chain.held = chain.tenures[held.turn_id] = held
 
     def write(self, chain: C, cards: list[dict[str, Any]]) -> None:
         """Writes cards to a chain that is held, in as few requests as they fit in. What is refused lets go of it."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from threading import Lock
 from typing import Any, Generic, TypeVar
 
 from .. import models
 from .._sync.client import Waybill
 from .chain import Chain, Kind, Tenure, Texts
+from .writers import Writers
 
 C = TypeVar("C", bound=Chain)
 #: Cards that are read of a long turn at first.
@@ -18,11 +20,16 @@ TAIL = 200
 
 
 class Log(Generic[C]):
-    """The chains that this process has read."""
+    """The chains that this process has read. What callers other than admins and those of `trusted` have written raises UntrustedWriter; the turns of
+    `ignored_turns` are not read."""
 
-    def __init__(self, client: Waybill, kind: Kind, make: Callable[[str], C]) -> None:
+    def __init__(
+        self, client: Waybill, kind: Kind, make: Callable[[str], C], *, trusted: Collection[str] = (), ignored_turns: Collection[str] = ()
+    ) -> None:
         self.client = client
         self.kind = kind
+        self._writers = Writers(client, kind, trusted)
+        self._ignored = set(ignored_turns)
         self.texts = Texts(64 << 20)
         self._make = make
         self._known: OrderedDict[str, C] = OrderedDict()
@@ -48,14 +55,37 @@ class Log(Generic[C]):
     def chains(self) -> list[C]:
         """Returns all chains of the project."""
         names: dict[str, str] = {}
-        for turn in self.client.turns(label=f"{self.kind.name}={self.kind.noun}"):
+        for turn in self._turns(f"{self.kind.name}={self.kind.noun}"):
             label = turn.labels.model_dump().get(self.kind.label, "")
             # The newest turn of a chain may have nothing in it yet.
             if label not in names and turn.n_steps:
                 for one in self.client.api.list_cards(turn.output_box_id, most=1).items:
                     if one.reading.state == "live" and one.reading.metadata and one.reading.metadata.type == f"{self.kind.name}.tenure":
+                        self._check(one.reading, turn.agent_turn_id)
                         names[label] = self._said(one.reading)[self.kind.noun]
         return [self.chain(name) for name in names.values()]
+
+    def _turns(self, label: str, most: int = 100) -> Iterator[models.Summary]:
+        """Returns turns with a label, newest first, and at first only a few."""
+        after = None
+        while True:
+            page = self.client.api.list_turns(label=label, after=after, most=most)
+            for turn in page.items:
+                if turn.agent_turn_id not in self._ignored:
+                    self._writers.check(f"turn {turn.agent_turn_id} ({label})", turn.agent_turn_id, turn.started_by, turn.created_at)
+                    yield turn
+            after, most = page.next, 100
+            if after is None:
+                return
+
+    def _of(self, chain: C, most: int = 100) -> Iterator[models.Summary]:
+        """Returns the turns of a chain, newest first."""
+        return self._turns(f"{self.kind.label}={chain.label}", min(100, most + len(self._ignored)))
+
+    def _check(self, reading: models.Reading, turn_id: str) -> None:
+        if reading.state == "live":
+            writer = reading.metadata.author_id if reading.metadata else None
+            self._writers.check(f"card {reading.card_id} of turn {turn_id or 'unknown'}", turn_id, writer, reading.created_at)
 
     def refresh(self, chain: C) -> None:
         """Reads what is new. One request if nothing is."""
@@ -64,34 +94,28 @@ class Log(Generic[C]):
             chain.lose()
 
     def _look(self, chain: C) -> None:
-        page = self.client.api.list_turns(label=f"{self.kind.label}={chain.label}", most=1)
-        if not page.items:
-            return
-        newest = page.items[0]
-        if newest.agent_turn_id not in chain.tenures:
-            if chain.tenures:
-                after = newest.agent_turn_id
-                behind = [newest]
-                while not any(one.agent_turn_id in chain.tenures for one in behind) and after:
-                    page = self.client.api.list_turns(label=f"{self.kind.label}={chain.label}", after=after, most=100)
-                    behind += page.items
-                    after = page.next
-                for one in reversed(behind):
-                    self._read(chain, one)
-                return
-            # Nothing is known: the end of the log will do.
-            chain.is_partial = True
-            self._read(chain, newest, tail=TAIL)
-            if chain.tenures[newest.agent_turn_id].is_first:
-                chain.is_partial = False
-        else:
-            self._read(chain, newest)
+        unread = list[models.Summary]()
+        for turn in self._of(chain, most=1):
+            unread.append(turn)
+            # Before a turn with nothing in it, there may be one that another process still holds.
+            if turn.agent_turn_id in chain.tenures or (turn.n_steps and not chain.tenures):
+                break
+        # If nothing is known, the end of the log will do.
+        tail = None if chain.tenures else TAIL
+        for turn in reversed(unread):
+            self._read(chain, turn, tail)
+        if tail and unread:
+            chain.is_partial = not chain.tenures[unread[-1].agent_turn_id].is_first
+
+    def is_next(self, chain: C, turn_id: str) -> bool:
+        """Says whether a turn follows those that were read, and no other one does."""
+        return all(one.agent_turn_id in chain.tenures or one.agent_turn_id == turn_id for one in islice(self._of(chain, most=2), 2))
 
     def load(self, chain: C) -> None:
         """Reads all of a chain."""
         if not chain.is_partial:
             return
-        turns = list(self.client.turns(label=f"{self.kind.label}={chain.label}"))
+        turns = list(self._of(chain))
         chain.forget()
         held, chain.tenures, chain.is_partial = chain.held, {}, False
         for one in reversed(turns):
@@ -108,8 +132,8 @@ class Log(Generic[C]):
             return
         if tail and turn.n_steps * 2 > tail:
             known.place = max(0, self.client.api.show_box(turn.output_box_id).length - tail)
-        known.n_steps = turn.n_steps
         self.read_box(chain, known)
+        known.n_steps = turn.n_steps
 
     def read_fence(self, chain: C, known: Tenure) -> None:
         """Reads who holds a turn of which only the end was read."""
@@ -127,10 +151,13 @@ class Log(Generic[C]):
     def _take(self, chain: C, known: Tenure, placed: Sequence[models.Placed], *, is_head: bool = False) -> None:
         for one in placed:
             reading = one.reading
-            if reading.metadata is not None and str(reading.metadata.type).startswith(f"{self.kind.name}."):
-                known.last = max(known.last, one.place)
-            if reading.state != "live" or reading.metadata is None:
+            # Others are messages to the turn, and what became of it.
+            if reading.metadata is None or not str(reading.metadata.type).startswith(f"{self.kind.name}."):
                 continue
+            known.last = max(known.last, one.place)
+            if reading.state != "live":
+                continue
+            self._check(reading, known.turn_id)
             if isinstance(reading.content, str):
                 self.texts.keep(reading.card_id, reading.content)
             if reading.metadata.type == f"{self.kind.name}.tenure":
@@ -153,8 +180,15 @@ class Log(Generic[C]):
         while left:
             said = self.client.api.show_cards({"card_ids": left[:1000]})
             for one in said.found:
-                self.texts.keep(one.card_id, one.content if isinstance(one.content, str) else "")
+                self._keep(one)
             left = said.left_card_ids + left[1000:]
+
+    def _keep(self, reading: models.Reading) -> str:
+        self._check(reading, "")
+        # Of a card that has expired or was erased, nothing is left.
+        text = reading.content if isinstance(reading.content, str) else ""
+        self.texts.keep(reading.card_id, text)
+        return text
 
     def text(self, card_ids: Sequence[str]) -> str:
         """Returns the text of a card, or of several that have pieces of it."""
@@ -162,10 +196,7 @@ class Log(Generic[C]):
 
     def _text(self, card_id: str) -> str:
         text = self.texts.get(card_id)
-        if text is None:
-            text = str(self.client.api.show_card(card_id).content)
-            self.texts.keep(card_id, text)
-        return text
+        return self._keep(self.client.api.show_card(card_id)) if text is None else text
 
     def _said(self, reading: models.Reading) -> dict[str, Any]:
         return json.loads(reading.content) if isinstance(reading.content, str) else {self.kind.noun: "", "fence": None, "prev": None}

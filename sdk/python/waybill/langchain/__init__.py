@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .._adapter.writers import UntrustedWriter
 from ._thread import ThreadTaken
 from .saver import WaybillSaver
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from .middleware import WaybillMiddleware, door
     from .store import WaybillStore
 
-__all__ = ["ThreadTaken", "WaybillMiddleware", "WaybillSaver", "WaybillStore", "door"]
+__all__ = ["ThreadTaken", "UntrustedWriter", "WaybillMiddleware", "WaybillSaver", "WaybillStore", "door"]
 
 _PLACES = {"WaybillMiddleware": "middleware", "door": "middleware", "WaybillStore": "store"}
 

@@ -32,7 +32,7 @@ class ThreadTaken(WaybillError):
     """Another run has begun on the thread: nothing of this one was written. Do not go on with it; to start again, read the thread again."""
 
 
-KIND = Kind("langgraph", "thread", "LangGraph", ThreadTaken, "start a new run to go on from what is there")
+KIND = Kind("langgraph", "thread", "LangGraph", "WaybillSaver", ThreadTaken, "start a new run to go on from what is there")
 
 
 @dataclass

@@ -14,7 +14,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
@@ -77,6 +77,9 @@ class WaybillSaver(BaseCheckpointSaver[int]):
 
     Use one for the whole process, from any thread or event loop. The key must be of scope `admin`. `name` begins the names of the profile and the
     queue of this process. `serde` may be one that encrypts. A thread that is idle for `idle_seconds` is let go; a run that goes on takes it up again.
+
+    What callers other than keys of scope `admin` have written is refused with UntrustedWriter. `trusted` names more callers, such as `user:ada`;
+    `ignored_turns` names turns that are not read.
     """
 
     def __init__(
@@ -87,16 +90,19 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         lease_seconds: float = 30,
         idle_seconds: float = 600,
         serde: SerializerProtocol | None = None,
+        trusted: Collection[str] = (),
+        ignored_turns: Collection[str] = (),
     ) -> None:
         super().__init__(serde=serde)
         self.client = Waybill() if client is None else Waybill.of(client.config)
         self.lease_seconds, self.idle_seconds = lease_seconds, idle_seconds
+        self.trusted, self.ignored_turns = tuple(trusted), tuple(ignored_turns)
         self._name = name
         # In a list, so that the copies that LangGraph makes of a saver have the same.
         self._home = [self._hold()]
 
     def _hold(self) -> Holder[Thread]:
-        log = ThreadLog(self.client, KIND, Thread)
+        log = ThreadLog(self.client, KIND, Thread, trusted=self.trusted, ignored_turns=self.ignored_turns)
         return Holder(log, self._name, lease_seconds=self.lease_seconds, idle_seconds=self.idle_seconds)
 
     # What LangGraph calls.

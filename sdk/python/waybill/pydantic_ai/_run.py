@@ -41,7 +41,7 @@ class MaybeMade(WaybillError):
     """A call that is made at most once was begun, and its result is not on record."""
 
 
-KIND = Kind("pydantic_ai", "run", "Pydantic AI", RunTaken, "start the run again to go on from what is on record")
+KIND = Kind("pydantic_ai", "run", "Pydantic AI", "WaybillDurability", RunTaken, "start the run again to go on from what is on record")
 
 
 @dataclass
@@ -162,7 +162,7 @@ class DurableRun:
             self._check()
             if unit not in record.units:
                 if record.held is None:
-                    self._holder.acquire(record)
+                    self._acquire()
                 if unit not in record.units and once and unit in record.begun:
                     raise MaybeMade(unit)
                 is_begun = once and unit not in record.units
@@ -185,6 +185,13 @@ class DurableRun:
         with self._record.io:
             self._check()
             self._send([*parts, card("pydantic_ai.unit", dumps(said))])
+
+    def _acquire(self) -> None:
+        try:
+            self._holder.acquire(self._record)
+        except RunTaken:
+            self._is_lost = True
+            raise
 
     def _send(self, cards: list[dict[str, Any]]) -> None:
         try:

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, Literal, cast
@@ -107,6 +107,9 @@ class WaybillDurability(BaseDurabilityCapability[AgentDepsT]):
 
     With `approvals`, people decide in Waybill about calls that need an approval. If that takes longer than `wait_seconds`, the agent's run ends with
     `DeferredToolRequests`; start it again to go on. `profile` begins the names of the profiles and queues: each application has its own.
+
+    What callers other than keys of scope `admin` have written is refused with UntrustedWriter. `trusted` names more callers, such as `user:ada`;
+    `ignored_turns` names turns that are not read.
     """
 
     engine_spec = DurabilityEngineSpec(
@@ -132,17 +135,21 @@ class WaybillDurability(BaseDurabilityCapability[AgentDepsT]):
         wait_seconds: float = 20,
         profile: str = "pydantic-ai",
         lease_seconds: float = 30,
+        trusted: Collection[str] = (),
+        ignored_turns: Collection[str] = (),
     ) -> None:
         super().__init__(models=models, event_stream_handler=event_stream_handler, name=name)
         self.client = Waybill() if client is None else Waybill.of(client.config)
         self.record, self.recorder_key, self.lease_seconds = record, recorder_key or self.client.config.key, lease_seconds
         self.approvals, self.wait_seconds, self.profile = approvals, wait_seconds, profile
+        self.trusted, self.ignored_turns = tuple(trusted), tuple(ignored_turns)
         self._approvals = Doors(self.client, profile, "Pydantic AI", [copy.copy(approve_call)])
         # In a list, so that the copies that agents make of a capability have the same.
         self._home = [self._hold()]
 
     def _hold(self) -> Holder[Record]:
-        return Holder(Log(self.client, KIND, Record), self.profile, lease_seconds=self.lease_seconds, idle_seconds=float("inf"))
+        log = Log(self.client, KIND, Record, trusted=self.trusted, ignored_turns=self.ignored_turns)
+        return Holder(log, self.profile, lease_seconds=self.lease_seconds, idle_seconds=float("inf"))
 
     @property
     def _holder(self) -> Holder[Record]:
