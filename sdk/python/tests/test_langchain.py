@@ -305,6 +305,38 @@ def test_what_is_read_of_a_long_thread_stays_in_order_when_another_process_goes_
         assert reader.get_tuple(ON).config["configurable"]["checkpoint_id"] == newest
 
 
+def test_of_a_long_thread_only_what_was_used_last_is_kept_in_memory(waybill: Waybill, monkeypatch):
+    monkeypatch.setattr("waybill.langchain._thread.MOST_RECENT", 2)
+    monkeypatch.setattr("waybill.langchain._thread.MOST_LISTS", 1)
+    with WaybillSaver(waybill) as saver, WaybillSaver(waybill) as other:
+        saver._shared.log.texts._most = 0  # each text is read again
+        app, held = conversation(Plain, saver), saver._log.chain("t")
+
+        def let_go():
+            with monkeypatch.context() as patch:
+                patch.setattr(saver._shared, "_idle_seconds", 0)
+                saver._shared.beat()
+            assert held.held is None
+            assert not held.cards
+            assert not held.lists
+
+        app.invoke({"messages": [HumanMessage("question")]}, ON, durability="sync")
+        before = app.get_state(ON).values
+        let_go()
+        assert app.get_state(ON).values == before
+        app.invoke(Command(resume="yes"), ON, durability="sync")
+        assert len(held.recent) <= 2
+        assert len(held.lists) <= 1
+        history = app.get_state_history(ON)
+        found = [next(history).values]
+        let_go()  # while the history is being read
+        found += [one.values for one in history]
+        assert found == [one.values for one in conversation(Plain, other).get_state_history(ON)]
+        # Each message was stored once, as if all had been kept.
+        cards = [one for turn in waybill.turns(label="langgraph=thread") for one in waybill.turn(turn.agent_turn_id).cards()]
+        assert sum(one.metadata.type == "langgraph.message" for one in cards) == 5
+
+
 def test_a_graph_runs_in_an_event_loop(waybill: Waybill):
     async def run():
         with WaybillSaver(waybill) as saver:

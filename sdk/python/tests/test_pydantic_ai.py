@@ -374,6 +374,7 @@ def test_an_attempt_that_failed_is_not_a_result(wb):
             with durability.run("k") as run:
                 assert agent.run_sync("go", timeout=60).output == "after 2"
         assert run.n_executed == 0
+        assert not run._record.units  # a run that is over is read again
     assert n_asked == 2
     # When the run began is on record too, so that its deadline stays. These names are in what programs have stored: they must not change.
     assert on_record(wb, "k") == ["k:run:1/started:1", "k:run:1/1/clerk__model.request/0/776cef04829d:1"]

@@ -97,7 +97,12 @@ class Chain:
     def forget(self) -> None:
         """Empties the index."""
 
-    def apply(self, card_type: str, text: str) -> list[Sequence[Any]]:
+    def drop(self) -> None:
+        """Forgets what was read: it is read again when it is needed."""
+        self.forget()
+        self.tenures, self.is_partial = {}, True
+
+    def apply(self, card_type: str, text: str, card_id: str) -> list[Sequence[Any]]:
         """Takes a card into the index. Returns ranges of boxes that are to be taken next, as if they stood here."""
         return []
 

@@ -107,7 +107,7 @@ class Holder(Generic[C]):
             held.n_steps, held.place, chain.used_at = held.n_steps + 1, held.place + n, time.monotonic()
             held.last = held.place
             for one in now:
-                self.log.apply(chain, one["type"], one["content"])
+                self.log.apply(chain, one["type"], one["content"], one["card_id"])
             chain.wrote()
             if stepped.stop_reason is not None:
                 self.end(chain, held, "canceled")
@@ -217,7 +217,7 @@ class Holder(Generic[C]):
                 atexit.register(_at_exit, weakref.ref(self))
 
     def beat(self) -> None:
-        """Renews the lease, and lets go of chains that are idle."""
+        """Renews the lease, and lets go of chains that are idle: what was read of them is read again when they go on."""
         try:
             self._client.api.keep_lease({"worker": self.worker, "lease_seconds": self._lease_seconds}, patience=0)
         except ApiError as error:
@@ -226,7 +226,9 @@ class Holder(Generic[C]):
         now = time.monotonic()
         for chain in self.log.held():
             if now - chain.used_at > self._idle_seconds:
-                self.release(chain)
+                with chain.io:
+                    self.release(chain)
+                    chain.drop()
         with self._claiming:
             # Turns of a process of the same name that has died before it could claim them.
             stray = [one for one, at in self._claimed.values() if now - at > 60]

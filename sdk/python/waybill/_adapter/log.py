@@ -164,10 +164,10 @@ class Log(Generic[C]):
                 said = self._said(reading)
                 known.fence, known.is_first = said["fence"], said["prev"] is None
             elif isinstance(reading.content, str) and not is_head:
-                self.apply(chain, str(reading.metadata.type), reading.content)
+                self.apply(chain, str(reading.metadata.type), reading.content, reading.card_id)
 
-    def apply(self, chain: C, card_type: str, text: str) -> None:
-        for box_id, upto in chain.apply(card_type, text):
+    def apply(self, chain: C, card_type: str, text: str, card_id: str) -> None:
+        for box_id, upto in chain.apply(card_type, text, card_id):
             source, after = Tenure("", box_id), 0
             while after < upto:
                 page = self.client.api.list_cards(box_id, after=after, most=min(1000, upto - after))

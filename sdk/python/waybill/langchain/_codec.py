@@ -87,6 +87,8 @@ class Codec:
                 text = dumps({"m": kind.__name__, "d": data})
                 again = self.message_of(text, message.id)
                 if is_same(message, again):
+                    # The same texts, so that they are there once, and are compared at once.
+                    vars(again).update((name, value) for name, value in vars(message).items() if type(value) is str)
                     return text, message.id, again
         text = dumps(self.pack(message))
         return text, None, self.message_of(text, None)

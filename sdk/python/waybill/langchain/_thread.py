@@ -27,6 +27,9 @@ from ..errors import WaybillError
 
 Key = tuple[str, str]
 
+#: Of one thread, the checkpoints that are kept as they were read, and the lists of messages. Of the others, the ids of their cards are kept.
+MOST_RECENT, MOST_LISTS = 16, 8
+
 
 class ThreadTaken(WaybillError):
     """Another run has begun on the thread: nothing of this one was written. Do not go on with it; to start again, read the thread again."""
@@ -43,6 +46,21 @@ class Listed:
     messages: list[BaseMessage | None]
     base: str | None
     n_base: int
+
+
+@dataclass
+class Kept:
+    """A checkpoint as its card has it (None: only what its tasks wrote was read), and what its tasks wrote."""
+
+    said: dict[str, Any] | None = None
+    writes: dict[tuple[str, int], tuple[str, dict[str, Any], str]] = field(
+        default_factory=lambda: dict[tuple[str, int], tuple[str, dict[str, Any], str]]()
+    )
+
+    def add(self, written: dict[str, Any]) -> None:
+        for n, channel, packed in written["w"]:
+            if n < 0 or (written["task"], n) not in self.writes:
+                self.writes[written["task"], n] = (channel, packed, written["path"])
 
 
 @dataclass
@@ -83,15 +101,20 @@ class Thread(Chain):
 
     def forget(self) -> None:
         """Empties the index."""
-        self.checkpoints: dict[Key, dict[str, Any]] = {}
+        self._empty()
+        self.forget_written()
+
+    def _empty(self) -> None:
+        #: Of each checkpoint, the card that has it (None: not read), and the cards that have what its tasks wrote.
+        self.cards: dict[Key, list[str | None]] = {}
         self.order: dict[str, list[str]] = {}
         self.hidden: set[Key] = set()
-        self.writes: dict[Key, dict[tuple[str, int], tuple[str, dict[str, Any], str]]] = {}
-        self.forget_written()
+        #: The checkpoints that were written or read last.
+        self.recent: OrderedDict[Key, Kept] = OrderedDict()
 
     def forget_written(self) -> None:
         """Forgets what may not have been written after all."""
-        self.lists: dict[Key, Listed] = {}
+        self.lists: OrderedDict[Key, Listed] = OrderedDict()
         self.bodies: OrderedDict[bytes, list[str]] = OrderedDict()
 
     def begin(self, key: object, control: object) -> Run:
@@ -131,25 +154,46 @@ class Thread(Chain):
     def latest(self, ns: str) -> str | None:
         return next((one for one in reversed(self.order.get(ns, [])) if (ns, one) not in self.hidden), None)
 
-    def apply(self, card_type: str, text: str) -> list[Sequence[Any]]:
+    def has(self, key: Key) -> bool:
+        return self.cards.get(key, (None,))[0] is not None
+
+    def keep(self, key: Key, kept: Kept) -> Kept:
+        self.recent[key] = kept
+        self.recent.move_to_end(key)
+        if len(self.recent) > MOST_RECENT:
+            self.recent.popitem(last=False)
+        return kept
+
+    def keep_list(self, key: Key, listed: Listed) -> None:
+        self.lists[key] = listed
+        self.lists.move_to_end(key)
+        if len(self.lists) > MOST_LISTS:
+            self.lists.popitem(last=False)
+
+    def apply(self, card_type: str, text: str, card_id: str) -> list[Sequence[Any]]:
         """Takes a card into the index. Returns ranges of boxes that are to be taken next, as if they stood here."""
-        if card_type == "langgraph.checkpoint":
+        if card_type in ("langgraph.checkpoint", "langgraph.writes"):
             said = json.loads(text)
             key = said["ns"], said["id"]
-            if key not in self.checkpoints:
-                self.order.setdefault(said["ns"], []).append(said["id"])
-            self.checkpoints[key] = said
+            kept = self.recent.get(key)
+            if key not in self.cards:
+                self.cards[key] = [None]
+                kept = self.keep(key, Kept())
+            if card_type == "langgraph.writes":
+                self.cards[key].append(card_id)
+                if kept:
+                    kept.add(said)
+                return []
+            if not self.has(key):
+                self.order.setdefault(key[0], []).append(key[1])
+            self.cards[key][0] = card_id
+            if kept:
+                kept.said = said
             self.hidden.discard(key)
-        elif card_type == "langgraph.writes":
-            said = json.loads(text)
-            known = self.writes.setdefault((said["ns"], said["id"]), {})
-            for n, channel, packed in said["w"]:
-                if n < 0 or (said["task"], n) not in known:
-                    known[said["task"], n] = (channel, packed, said["path"])
         elif card_type == "langgraph.edit":
             said = json.loads(text)
             if said["op"] == "delete":
-                self.checkpoints, self.order, self.hidden, self.writes = {}, {}, set(), {}
+                self._empty()
                 self.is_partial = False
             elif said["op"] == "hide":
                 self.hidden.update((ns, one) for ns, one in said["ids"])

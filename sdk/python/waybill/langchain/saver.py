@@ -124,11 +124,13 @@ class WaybillSaver(BaseCheckpointSaver[int]):
                 if checkpoint_id is None and thread.is_partial:
                     self._log.load(thread)
                     checkpoint_id = thread.latest(ns)
-            elif (ns, checkpoint_id) not in thread.checkpoints and thread.is_partial:
+            elif not thread.has((ns, checkpoint_id)) and thread.is_partial:
                 self._log.load(thread)
-            if checkpoint_id is None or (ns, checkpoint_id) not in thread.checkpoints or (ns, checkpoint_id) in thread.hidden:
+            if checkpoint_id is None or not thread.has((ns, checkpoint_id)) or (ns, checkpoint_id) in thread.hidden:
                 return None
-            found = self._tuple(thread, (ns, checkpoint_id))
+            if (said := self._log.kept(thread, (ns, checkpoint_id)).said) is None:
+                return None
+            found = self._tuple(thread, said)
             if token is not None:
                 found.config.get("configurable", {})[RUN] = token
             return found
@@ -146,17 +148,22 @@ class WaybillSaver(BaseCheckpointSaver[int]):
                 if thread.is_partial:
                     self._log.load(thread)
                 keys = [(one, checkpoint_id) for one in thread.order if ns is None or one == ns for checkpoint_id in reversed(thread.order[one])]
-            for key in keys:
+            for at, key in enumerate(keys):
+                if at % 100 == 0:
+                    with thread.io:
+                        self._log.fetch_kept(thread, keys[at : at + 100])
                 if key in thread.hidden or (only and key[1] != only) or (upto and key[1] >= upto):
                     continue
                 if n_left <= 0:
                     return
                 with thread.io:
-                    said = thread.checkpoints.get(key)
+                    if not thread.has(key) and thread.is_partial:  # it was let go in the meantime
+                        self._log.load(thread)
+                    said = self._log.kept(thread, key).said
                     metadata: dict[str, Any] = self._codec.unpack(said["md"]) if said else {}
                     if said is None or any(metadata.get(name) != value for name, value in (filter or {}).items()):
                         continue
-                    found = self._tuple(thread, key)
+                    found = self._tuple(thread, said)
                 n_left -= 1
                 yield found
 
@@ -171,13 +178,16 @@ class WaybillSaver(BaseCheckpointSaver[int]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Deletes what the thread has. Nothing can be read any more; the cards stay on record until retention or an erasure removes them."""
-        self._edit(thread_id, lambda thread: {"op": "delete"} if thread.checkpoints or thread.is_partial else None)
+        self._edit(thread_id, lambda thread: {"op": "delete"} if thread.order or thread.is_partial else None)
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         wanted = set(run_ids)
 
         def hide(thread: Thread) -> dict[str, Any] | None:
-            found = [key for key, said in thread.checkpoints.items() if self._codec.unpack(said["md"]).get("run_id") in wanted]
+            keys = [key for key in thread.cards if thread.has(key)]
+            self._log.fetch_kept(thread, keys)
+            said = ((key, self._log.kept(thread, key).said) for key in keys)
+            found = [key for key, one in said if one and self._codec.unpack(one["md"]).get("run_id") in wanted]
             return {"op": "hide", "ids": found} if found else None
 
         for thread in self._log.chains() if wanted else []:
@@ -201,7 +211,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
 
         def hide(thread: Thread) -> dict[str, Any] | None:
             kept = {(ns, thread.latest(ns)) for ns in thread.order}
-            found = [key for key in thread.checkpoints if key not in kept and key not in thread.hidden]
+            found = [key for key in thread.cards if thread.has(key) and key not in kept and key not in thread.hidden]
             return {"op": "hide", "ids": found} if found else None
 
         for thread_id in thread_ids:
@@ -218,6 +228,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
             if checkpoint_id is None:
                 self._log.refresh(thread)
                 checkpoint_id = thread.latest(ns)
+            self._log.fetch_kept(thread, [(ns, one) for one in thread.order.get(ns, ())[-100:]])
             # From the target's parent back to where each channel has a value.
             wanted, seeds = set(channels), dict[str, dict[str, Any]]()
             path: list[tuple[Key, set[str]]] = []
@@ -228,7 +239,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
                 found = wanted & at["values"].keys()
                 seeds |= {channel: at["values"][channel] for channel in found}
                 wanted -= found
-            written = [(task, channel, packed) for key, of in reversed(path) for task, channel, packed in _ordered(thread, key) if channel in of]
+            written = [(task, channel, packed) for key, of in reversed(path) for task, channel, packed in self._written(thread, key) if channel in of]
             self._log.fetch_values([packed for _, _, packed in written] + [*seeds.values()])
             history: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
             for task, channel, packed in written:
@@ -317,13 +328,17 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         """Returns a checkpoint as it was written, also one that was pruned."""
         if checkpoint_id is None:
             return None
-        if (ns, checkpoint_id) not in thread.checkpoints and thread.is_partial:
+        if not thread.has((ns, checkpoint_id)) and thread.is_partial:
             self._log.load(thread)
-        return thread.checkpoints.get((ns, checkpoint_id))
+        return self._log.kept(thread, (ns, checkpoint_id)).said
 
-    def _tuple(self, thread: Thread, key: Key) -> CheckpointTuple:
-        said, (ns, checkpoint_id) = thread.checkpoints[key], key
-        written = _ordered(thread, key)
+    def _written(self, thread: Thread, key: Key) -> list[tuple[str, str, dict[str, Any]]]:
+        known = self._log.kept(thread, key).writes
+        return [(one[0], known[one][0], known[one][1]) for one in sorted(known, key=lambda one: writes_sort_key(known[one][2], *one))]
+
+    def _tuple(self, thread: Thread, said: dict[str, Any]) -> CheckpointTuple:
+        key = ns, checkpoint_id = said["ns"], said["id"]
+        written = self._written(thread, key)
         self._log.fetch_values([*said["values"].values(), *(packed for _, _, packed in written)])
         checkpoint = self._codec.unpack(said["ck"])
         checkpoint["channel_values"] = {name: self._unpack(packed, thread, (ns, name)) for name, packed in said["values"].items()}
@@ -343,7 +358,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
             return self._codec.unpack(packed)
         refs, codec = self._log.refs(packed["l"]), self._codec
         if thread and name and name not in thread.lists:
-            thread.lists[name] = Listed(refs, [None] * len(refs), packed["l"]["base"], packed["l"]["keep"])
+            thread.keep_list(name, Listed(refs, [None] * len(refs), packed["l"]["base"], packed["l"]["keep"]))
         found = [codec.message_of(self._log.text(cards_of(one)), id_of(one)) for one in refs]
         return found if packed["l"].get("is", "list") == "list" else found[0]
 
@@ -409,7 +424,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         checkpoint, metadata, new_versions = job.arguments
         said = job.config["configurable"]
         ns, parent = said.get("checkpoint_ns", ""), said.get("checkpoint_id")
-        before = thread.checkpoints.get((ns, parent)) if parent else None
+        before = self._log.kept(thread, (ns, parent)).said if parent and thread.has((ns, parent)) else None
         values, packed = checkpoint["channel_values"], dict[str, Any]()
         versions: dict[str, Any] = self._codec.unpack(before["ck"])["channel_versions"] if before else {}
         for name, version in checkpoint["channel_versions"].items():
@@ -427,7 +442,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         writes, task_id, task_path = job.arguments
         said = job.config["configurable"]
         ns, checkpoint_id = said.get("checkpoint_ns", ""), said["checkpoint_id"]
-        known = thread.writes.get((ns, checkpoint_id), {})
+        known = self._log.kept(thread, (ns, checkpoint_id)).writes if (ns, checkpoint_id) in thread.cards else {}
         made: list[tuple[int, str, Any]] = []
         for at, (channel, value) in enumerate(writes):
             n = WRITES_IDX_MAP.get(channel, at)
@@ -483,7 +498,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         if name and len(refs) - n_base > max(16, math.isqrt(len(refs))):
             base, n_base = cards.add("langgraph.list", dumps(refs)), len(refs)
         if name:
-            thread.lists[name] = Listed(refs, known, base, n_base)
+            thread.keep_list(name, Listed(refs, known, base, n_base))
         return {"base": base, "keep": n_base, "add": refs[n_base:]}
 
     def _message(self, thread: Thread, cards: Cards, message: BaseMessage) -> tuple[str, BaseMessage]:
@@ -494,11 +509,6 @@ class WaybillSaver(BaseCheckpointSaver[int]):
             card_ids = cards.long("langgraph.message", text)
             thread.keep_body(body, card_ids)
         return ref(card_ids, message_id), again
-
-
-def _ordered(thread: Thread, key: Key) -> list[tuple[str, str, dict[str, Any]]]:
-    known = thread.writes.get(key, {})
-    return [(one[0], known[one][0], known[one][1]) for one in sorted(known, key=lambda one: writes_sort_key(known[one][2], *one))]
 
 
 def control_of(config: RunnableConfig) -> object:

@@ -55,7 +55,7 @@ class Record(Chain):
         self.units: dict[str, str] = {}
         self.begun: set[str] = set()
 
-    def apply(self, card_type: str, text: str) -> list[Any]:
+    def apply(self, card_type: str, text: str, card_id: str) -> list[Any]:
         if card_type == "pydantic_ai.unit":
             self.units.setdefault(json.loads(text)["unit"], text)
         elif card_type == "pydantic_ai.begun":
@@ -212,3 +212,4 @@ class DurableRun:
             except WaybillError as refused:
                 record.lose()
                 log.warning("run %s: its turn was not ended: %s", self.key, refused)
+            record.drop()
