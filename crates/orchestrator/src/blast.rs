@@ -9,7 +9,7 @@
 //! others wrote after they had seen that. A turn *could* see the card if it was there for it, but in none of its requests.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
     mem,
 };
 
@@ -136,6 +136,9 @@ struct Seen {
     could: bool,
 }
 
+/// From a time on, until another.
+type Period = (DateTime<Utc>, DateTime<Utc>);
+
 /// A part of a box, and what it has.
 type Part = (i64, i64, How);
 
@@ -148,7 +151,7 @@ struct Walk<'w> {
     artifacts: BTreeSet<Stored>,
     sessions: BTreeSet<SessionId>,
     /// When the todo list of a session was one that is derived.
-    todos: HashMap<SessionId, Vec<(DateTime<Utc>, DateTime<Utc>)>>,
+    todos: HashMap<SessionId, Vec<Period>>,
     /// Cards whose boxes are still to be found, and entries of boxes whose ranges are.
     to_follow: Vec<CardId>,
     to_spread: Vec<(Span, How)>,
@@ -172,8 +175,8 @@ impl Walk<'_> {
     }
 
     fn taint(&mut self, card_id: CardId, how: How) {
-        if !self.cards.contains_key(&card_id) {
-            self.cards.insert(card_id, how);
+        if let Entry::Vacant(place) = self.cards.entry(card_id) {
+            place.insert(how);
             self.to_follow.push(card_id);
         }
     }
@@ -293,7 +296,8 @@ impl Walk<'_> {
             let has = |(from, upto, _): &&Part| {
                 let places = (*from).max(span.from)..=(*upto).min(span.upto);
                 // Single places, or what a turn wrote: only the former are ever gone.
-                !places.is_empty() && !(from == upto && receipt.gone.contains(span.box_id, *from))
+                let was_gone = from == upto && receipt.gone.contains(span.box_id, *from);
+                !places.is_empty() && !was_gone
             };
             parts.filter(has).map(|(_, _, how)| *how).min()
         };

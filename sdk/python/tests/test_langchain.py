@@ -316,9 +316,10 @@ def test_of_a_long_thread_only_what_was_used_last_is_kept_in_memory(waybill: Way
             with monkeypatch.context() as patch:
                 patch.setattr(saver._shared, "_idle_seconds", 0)
                 saver._shared.beat()
-            assert held.held is None
-            assert not held.cards
-            assert not held.lists
+            with held.io:  # the saver's own heart may have begun it
+                assert held.held is None
+                assert not held.cards
+                assert not held.lists
 
         app.invoke({"messages": [HumanMessage("question")]}, ON, durability="sync")
         before = app.get_state(ON).values
@@ -328,13 +329,19 @@ def test_of_a_long_thread_only_what_was_used_last_is_kept_in_memory(waybill: Way
         assert len(held.recent) <= 2
         assert len(held.lists) <= 1
         history = app.get_state_history(ON)
-        found = [next(history).values]
+        found = [next(history)]
         let_go()  # while the history is being read
-        found += [one.values for one in history]
-        assert found == [one.values for one in conversation(Plain, other).get_state_history(ON)]
-        # Each message was stored once, as if all had been kept.
+        found += history
+        monkeypatch.setattr("waybill.langchain._thread.MOST_RECENT", 1000)
+        for one, known in zip(found, conversation(Plain, other).get_state_history(ON), strict=True):
+            assert (one.values, one.interrupts, [task.result for task in one.tasks]) == (
+                known.values,
+                known.interrupts,
+                [task.result for task in known.tasks],
+            )
+        # Each message was stored once, as if all had been kept. Those of the tool are not JSON, and may get their id after they were first written.
         cards = [one for turn in waybill.turns(label="langgraph=thread") for one in waybill.turn(turn.agent_turn_id).cards()]
-        assert sum(one.metadata.type == "langgraph.message" for one in cards) == 5
+        assert sum(one.metadata.type == "langgraph.message" and '{"m":' in one.content for one in cards) == 2
 
 
 def test_a_graph_runs_in_an_event_loop(waybill: Waybill):
