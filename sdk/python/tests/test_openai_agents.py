@@ -32,6 +32,7 @@ from waybill.errors import ConfigError, WaybillError
 from waybill.openai_agents import SessionTaken, StillWaiting, WaybillDoor, WaybillModelProvider, WaybillSession, WaybillTracing
 from waybill.openai_agents.recording import HANDED, OPEN
 from waybill.testing import Server
+from waybill.wire import uuid7
 
 RULES = [
     {"contains": "Buy", "reply": {"calls": [{"name": "transfer_to_buyer", "arguments": {}}]}},
@@ -242,6 +243,15 @@ def test_a_run_that_is_resumed_twice_is_stored_once(wb):
     asyncio.run(go())
     with pytest.raises(ConfigError, match="needs_approval"):
         WaybillDoor(wb)(pay)
+
+
+def test_a_turn_of_another_program_with_the_label_of_a_session_is_ignored(wb):
+    session = WaybillSession("s", wb)
+    asyncio.run(session.add_items([said("a")]))
+    for more in ({}, {"openai-agents.session.n": "-1"}, {"openai-agents.session.n": "x"}):
+        labels = {"openai-agents.session": session._label} | more
+        wb.api.start_turn({"profile_name": "openai-agents-session", "instruction": "x", "labels": labels}, key=uuid7())
+        assert asyncio.run(WaybillSession("s", wb).get_items()) == asyncio.run(session.get_items()) == [said("a")]
 
 
 def test_a_session_belongs_to_keys_of_one_name(wb):

@@ -15,6 +15,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -149,8 +150,9 @@ class WaybillSession:
             after, most = page.next, PAGE
             if after is None or any(one.agent_turn_id == self._last for one in page.items):
                 break
-        # By their numbers: the clocks of two servers may differ.
-        new = sorted(((int(label(one, "n")), one) for one in behind), key=lambda one: (one[0], one[1].agent_turn_id))
+        # By their numbers: the clocks of two servers may differ. A turn without one is no write of a session.
+        numbered = [one for one in behind if re.fullmatch("[0-9]{1,15}", label(one, "n"))]
+        new = sorted(((int(label(one, "n")), one) for one in numbered), key=lambda one: (one[0], one[1].agent_turn_id))
         self._by = self._by or (new[0][1].started_by or "" if new else "")
         new = [(n, one) for n, one in new if n >= self._n and one.started_by == self._by]
         if self._last and [n for n, _ in new] != list(range(self._n, self._n + len(new))):
