@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import operator
 import os
 import threading
@@ -19,7 +20,7 @@ from langgraph.graph.message import add_messages
 from langgraph.types import Command, Send, interrupt
 from typing_extensions import TypedDict
 
-from waybill import Waybill
+from waybill import Waybill, WaybillError
 from waybill.langchain import ThreadTaken, WaybillSaver
 
 ON = {"configurable": {"thread_id": "t"}}
@@ -369,6 +370,40 @@ def test_a_message_that_is_changed_in_place_is_stored_again(waybill: Waybill):
     with WaybillSaver(waybill) as saver:
         kept = saver.get_tuple(ON).checkpoint["channel_values"]["messages"]
         assert [one.content for one in kept] == ["changed", "x"]
+
+
+def test_a_thread_is_read_whole_though_a_request_failed(waybill: Waybill, monkeypatch):
+    for text in ("a", "b"):
+        with WaybillSaver(waybill) as saver:
+            stepping(saver, says(text)).invoke({"done": []}, ON)
+    n_all = len(list(WaybillSaver(waybill).list(ON)))
+    for n in range(3):
+        with WaybillSaver(waybill) as saver:
+            list_cards, count = saver.client.api.list_cards, itertools.count()
+
+            def cut(*arguments, n=n, list_cards=list_cards, count=count, **more):
+                if next(count) == n:
+                    raise KeyboardInterrupt
+                return list_cards(*arguments, **more)
+
+            monkeypatch.setattr(saver.client.api, "list_cards", cut)
+            with pytest.raises(KeyboardInterrupt):
+                list(saver.list(ON))
+            assert saver.get_tuple(ON)
+            assert len(list(saver.list(ON))) == n_all
+
+
+def test_a_message_that_was_erased_is_named(waybill: Waybill):
+    graph = StateGraph(Plain)
+    graph.add_node("n", lambda _: {"messages": [AIMessage("secret")]})
+    graph.add_edge(START, "n")
+    with WaybillSaver(waybill) as saver:
+        graph.compile(checkpointer=saver).invoke({"messages": [HumanMessage("hello")]}, ON)
+    cards = [one for turn in waybill.turns() for one in waybill.cards_of(turn.output_box_id)]
+    card_id = next(one.card_id for one in cards if one.metadata.type == "langgraph.message" and "secret" in one.content)
+    waybill.api.delete_card(card_id, reason="asked for")
+    with WaybillSaver(waybill) as saver, pytest.raises(WaybillError, match=f"thread t: card {card_id} is gone.*erasure"):
+        saver.get_tuple(ON)
 
 
 def test_what_a_graph_does_with_a_checkpoint_that_it_read_changes_nothing(waybill: Waybill):

@@ -169,6 +169,21 @@ def test_a_name_counts_with_the_scope_that_it_had_then(waybill: Waybill, monkeyp
             assert stepping(saver, says("a")).invoke({"done": []}, ON)["done"] == done
 
 
+def test_a_name_that_an_admin_had_is_not_believed_of_another_key(waybill: Waybill, monkeypatch):
+    monkeypatch.setattr("waybill._adapter.writers.LATE", timedelta(0))
+    project = Project(waybill)
+    with WaybillSaver(project.key("app", "admin")) as saver:
+        stepping(saver, says("a")).invoke({"done": []}, ON)
+    with WaybillSaver(project.key("other", "admin")) as saver:
+        assert saver.get_tuple(ON)
+        revoke_all(waybill)
+        again = WaybillSaver(project.key("third", "admin"))
+        saver._log.client, saver._log._writers._client = again.client, again.client
+        turn_id = project.turn(project.key("app", "operator"))
+        with pytest.raises(UntrustedWriter, match=turn_id):
+            saver.get_tuple(ON)
+
+
 def test_of_two_processes_with_different_keys_that_begin_at_once_one_at_most_goes_on(waybill: Waybill, monkeypatch):
     project, both = Project(waybill), threading.Barrier(2)
     savers = [WaybillSaver(project.key(name, "admin")) for name in ("one", "two")]

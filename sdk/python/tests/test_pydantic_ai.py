@@ -380,6 +380,28 @@ def test_an_attempt_that_failed_is_not_a_result(wb):
     assert on_record(wb, "k") == ["k:run:1/started:1", "k:run:1/1/clerk__model.request/0/776cef04829d:1"]
 
 
+def test_a_run_of_which_a_result_is_gone_is_not_run_again(wb):
+    with (payer := Payer(wb, pays=True)).durability:
+        assert payer.run() == 1
+        (turn,) = wb.turns(label="pydantic_ai=run")
+        card_id = next(one.card_id for one in wb.cards_of(turn.output_box_id) if '"paid"' in str(one.content))
+        wb.api.delete_card(card_id, reason="asked for")
+        for _ in range(2):
+            with pytest.raises(errors.WaybillError, match=f"run k: card {card_id} is gone.*erasure"):
+                payer.run()
+    assert payer.n_paid == 1
+
+
+def test_what_an_exception_says_is_not_stored(wb):
+    with WaybillDurability(wb) as durability, pytest.raises(ValueError, match="password"), durability.run("k"):
+        Agent(TestModel(), name="clerk", capabilities=[durability]).run_sync("go")
+        raise ValueError("password 123")
+    (turn,) = wb.turns(label="pydantic_ai=run")
+    said = str([one.content for one in wb.cards_of(turn.output_box_id)])
+    assert "ended with ValueError" in said
+    assert "password" not in said
+
+
 MCP_SERVER = """
 import sys
 from mcp.server.mcpserver import MCPServer

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from threading import Lock, RLock
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import WaybillError
 
@@ -69,13 +69,15 @@ class Chain:
     #: Guards all that is below, and requests about the chain.
     io: Any = field(default_factory=RLock)
     tenures: dict[str, Tenure] = field(default_factory=lambda: dict[str, Tenure]())
-    #: Whether older cards were not read.
+    #: Whether cards may not have been read: older ones, or all that follow a request that failed.
     is_partial: bool = False
     #: The tenure that this process holds.
     held: Tenure | None = None
     used_at: float = 0.0
     #: Boxes that the next turn is to have by reference.
     inherits: list[str] = field(default_factory=lambda: list[str]())
+    #: Whether it can be gone on with if cards of it are gone.
+    may_lack_cards: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self.label = hashlib.sha256(self.name.encode(errors="surrogatepass")).hexdigest()[:40]

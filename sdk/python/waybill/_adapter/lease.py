@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import logging
 import os
-import socket
 import threading
 import time
 import uuid
@@ -19,11 +17,10 @@ from .. import models
 from .._turns import card
 from ..errors import ApiError, IdempotencyMismatch, WaybillError
 from ..wire import uuid7
-from .chain import Kind, Position, Tenure, digest, dumps
+from .chain import Kind, Position, Tenure, dumps
 from .log import C, Log
 
 log = logging.getLogger("waybill.adapter")
-NUMBERS = itertools.count()
 
 #: Characters of one card, and of the cards in one request.
 MOST_CARD, MOST_REQUEST = 400_000, 900_000
@@ -43,8 +40,8 @@ class Holder(Generic[C]):
         self.worker = worker_name(self.kind)
         self.pool = ThreadPoolExecutor(32, thread_name_prefix=f"waybill {self.kind.name}")
         self._client = log.client
-        # So that no other holder claims its turns. A process that comes after this one may have the same name.
-        self._profile = f"{name}-{digest(f'{socket.gethostname()}-{self.pid}-{next(NUMBERS)}').hex()[:12]}"
+        # Its own, so that no other holder claims its turns: processes in two containers may have the same host name and number.
+        self._profile = f"{name}-{uuid.uuid4().hex[:12]}"
         self._lease_seconds, self._idle_seconds = lease_seconds, idle_seconds
         self._lock = threading.Lock()
         self._claiming = threading.Lock()
@@ -230,7 +227,7 @@ class Holder(Generic[C]):
                     self.release(chain)
                     chain.drop()
         with self._claiming:
-            # Turns of a process of the same name that has died before it could claim them.
+            # Turns that were started, and whose threads did not come for them.
             stray = [one for one, at in self._claimed.values() if now - at > 60]
             for one in stray:
                 del self._claimed[one.agent_turn_id]

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from .. import models
 from .._sync.client import Waybill
+from ..errors import WaybillError
 from .chain import Chain, Kind, Tenure, Texts
 from .writers import Writers
 
@@ -70,6 +71,7 @@ class Log(Generic[C]):
         after = None
         while True:
             page = self.client.api.list_turns(label=label, after=after, most=most)
+            self._writers.read(turn.created_at for turn in page.items)
             for turn in page.items:
                 if turn.agent_turn_id not in self._ignored:
                     self._writers.check(f"turn {turn.agent_turn_id} ({label})", turn.agent_turn_id, turn.started_by, turn.created_at)
@@ -102,6 +104,8 @@ class Log(Generic[C]):
                 break
         # If nothing is known, the end of the log will do.
         tail = None if chain.tenures else TAIL
+        if tail:
+            chain.is_partial = True  # also if reading fails on the way
         for turn in reversed(unread):
             self._read(chain, turn, tail)
         if tail and unread:
@@ -117,9 +121,10 @@ class Log(Generic[C]):
             return
         turns = list(self._of(chain))
         chain.forget()
-        held, chain.tenures, chain.is_partial = chain.held, {}, False
+        held, chain.tenures = chain.held, {}
         for one in reversed(turns):
             self._read(chain, one)
+        chain.is_partial = False
         if held:
             known = chain.tenures[held.turn_id]
             held.place, held.last, held.n_steps, chain.tenures[held.turn_id] = known.place, known.last, known.n_steps, held
@@ -149,8 +154,11 @@ class Log(Generic[C]):
                 return
 
     def _take(self, chain: C, known: Tenure, placed: Sequence[models.Placed], *, is_head: bool = False) -> None:
+        self._writers.read(one.reading.created_at for one in placed)
         for one in placed:
             reading = one.reading
+            if reading.state != "live" and not chain.may_lack_cards:
+                raise self._gone(chain, reading.card_id)
             # Others are messages to the turn, and what became of it.
             if reading.metadata is None or not str(reading.metadata.type).startswith(f"{self.kind.name}."):
                 continue
@@ -179,6 +187,7 @@ class Log(Generic[C]):
         left = [card_id for card_id in dict.fromkeys(card_ids) if self.texts.get(card_id) is None]
         while left:
             said = self.client.api.show_cards({"card_ids": left[:1000]})
+            self._writers.read(one.created_at for one in said.found)
             for one in said.found:
                 self._keep(one)
             left = said.left_card_ids + left[1000:]
@@ -190,11 +199,22 @@ class Log(Generic[C]):
         self.texts.keep(reading.card_id, text)
         return text
 
-    def text(self, card_ids: Sequence[str]) -> str:
+    def text(self, chain: C, card_ids: Sequence[str]) -> str:
         """Returns the text of a card, or of several that have pieces of it."""
-        return "".join(self._text(card_id) for card_id in card_ids)
+        texts = [self.found(card_id) for card_id in card_ids]
+        if "" in texts:
+            raise self._gone(chain, card_ids[texts.index("")])
+        return "".join(texts)
 
-    def _text(self, card_id: str) -> str:
+    def _gone(self, chain: C, card_id: str) -> WaybillError:
+        noun = self.kind.noun
+        return WaybillError(
+            f"{noun} {chain.name}: card {card_id} is gone, which it is read from: retention or an erasure removed it. What is left of the {noun} "
+            f"cannot be gone on with: begin again under another name"
+        )
+
+    def found(self, card_id: str) -> str:
+        """Returns the text of a card: none if it is gone."""
         text = self.texts.get(card_id)
         return self._keep(self.client.api.show_card(card_id)) if text is None else text
 

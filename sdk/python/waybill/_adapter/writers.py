@@ -9,9 +9,10 @@ started a turn and who wrote a card: a writer cannot choose it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
+from threading import Lock
 
 from .. import models
 from .._sync.client import Waybill
@@ -35,6 +36,14 @@ class Writers:
         self._trusted = {"loopback", *trusted}
         #: For each name that an admin's key has: when keys of other scopes had it.
         self._others: dict[str, list[tuple[datetime, datetime | None]]] = {}
+        #: By the server's clock: when what was read last was written, and from when on the names may have changed since they were asked for.
+        self._newest = self._asked = datetime.min.replace(tzinfo=timezone.utc)
+        self._lock = Lock()
+
+    def read(self, times: Iterable[datetime | None]) -> None:
+        """Notes when what was just read was written, so that the names are asked for once for all of it."""
+        with self._lock:
+            self._newest = max([self._newest, *filter(None, times)])
 
     def check(self, what: str, turn_id: str, writer: str | None, at: datetime | None) -> None:
         if not self._trusts(writer, at):
@@ -49,26 +58,30 @@ class Writers:
             return True
         if writer is None or at is None:
             return False
-        if writer not in self._others:
-            self._ask(writer)
-        return (
-            writer in self._trusted
-            or writer in self._others
-            and not any(begun <= at and (ended is None or at < ended + LATE) for begun, ended in self._others[writer])
-        )
+        with self._lock:
+            # A key that was made since may have the name of an admin's.
+            if writer not in self._others or at > self._asked:
+                self._newest = max(self._newest, at)
+                self._ask(writer)
+            return (
+                writer in self._trusted
+                or writer in self._others
+                and not any(begun <= at and (ended is None or at < ended + LATE) for begun, ended in self._others[writer])
+            )
 
     def _ask(self, writer: str) -> None:
         if writer.startswith("user:"):
             me = self._client.me()
             self._trusted |= {me.actor} if me.scope == "admin" else set()
             return
-        keys, after = defaultdict[str, list[models.Key]](list), None
+        keys, after, self._asked = defaultdict[str, list[models.Key]](list), None, datetime.min.replace(tzinfo=timezone.utc)
         with suppress(Forbidden):  # the caller only reads: it trusts those that it names
             while True:
                 page = self._client.api.list_keys(after=after, most=1000)
                 for key in page.items:
                     keys[f"key:{key.name}"].append(key)
                 if (after := page.next) is None:
+                    self._asked = self._newest
                     break
         self._others = {
             name: [(one.created_at, min(filter(None, (one.expires_at, one.revoked_at)), default=None)) for one in alike if one.scope != "admin"]

@@ -18,29 +18,29 @@ class ThreadLog(Log[Thread]):
         if kept is None:
             self.fetch_kept(thread, [key])
             checkpoint, *writes = thread.cards.get(key, [None])
-            kept = Kept(self._json(checkpoint) if checkpoint and self.text([checkpoint]) else None)
+            kept = Kept(self._json(thread, checkpoint) if checkpoint and self.found(checkpoint) else None)
             for one in writes:
-                if one and self.text([one]):
-                    kept.add(self._json(one))
+                if one and self.found(one):
+                    kept.add(self._json(thread, one))
         return thread.keep(key, kept)
 
     def fetch_kept(self, thread: Thread, keys: Sequence[Key]) -> None:
         """Reads the cards of checkpoints that are not here, many in one request."""
         self.fetch([one for key in keys if key not in thread.recent for one in thread.cards.get(key, ()) if one])
 
-    def fetch_values(self, packed: Sequence[dict[str, Any]]) -> None:
+    def fetch_values(self, thread: Thread, packed: Sequence[dict[str, Any]]) -> None:
         """Reads the cards that values name and that are not here: lists first, then what they name."""
         self.fetch([one["l"]["base"] for one in packed if "l" in one and one["l"]["base"]])
-        self.fetch([name for one in packed for name in self._cards(one)])
+        self.fetch([name for one in packed for name in self._cards(thread, one)])
 
-    def _cards(self, packed: dict[str, Any]) -> list[str]:
+    def _cards(self, thread: Thread, packed: dict[str, Any]) -> list[str]:
         if "c" in packed:
             return packed["c"]
-        return [card_id for ref in self.refs(packed["l"]) for card_id in cards_of(ref)] if "l" in packed else []
+        return [card_id for ref in self.refs(thread, packed["l"]) for card_id in cards_of(ref)] if "l" in packed else []
 
-    def refs(self, listed: dict[str, Any]) -> list[str]:
-        base: list[str] = self._json(listed["base"])[: listed["keep"]] if listed["base"] else []
+    def refs(self, thread: Thread, listed: dict[str, Any]) -> list[str]:
+        base: list[str] = self._json(thread, listed["base"])[: listed["keep"]] if listed["base"] else []
         return base + listed["add"]
 
-    def _json(self, card_id: str) -> Any:
-        return json.loads(self.text([card_id]))
+    def _json(self, thread: Thread, card_id: str) -> Any:
+        return json.loads(self.text(thread, [card_id]))

@@ -240,12 +240,12 @@ class WaybillSaver(BaseCheckpointSaver[int]):
                 seeds |= {channel: at["values"][channel] for channel in found}
                 wanted -= found
             written = [(task, channel, packed) for key, of in reversed(path) for task, channel, packed in self._written(thread, key) if channel in of]
-            self._log.fetch_values([packed for _, _, packed in written] + [*seeds.values()])
+            self._log.fetch_values(thread, [packed for _, _, packed in written] + [*seeds.values()])
             history: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
             for task, channel, packed in written:
-                history[channel]["writes"].append((task, channel, self._unpack(packed)))
+                history[channel]["writes"].append((task, channel, self._unpack(packed, thread)))
             for channel, packed in seeds.items():
-                history[channel]["seed"] = self._unpack(packed)
+                history[channel]["seed"] = self._unpack(packed, thread)
             return history
 
     def get_next_version(self, current: int | str | None, channel: None) -> int:
@@ -339,7 +339,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
     def _tuple(self, thread: Thread, said: dict[str, Any]) -> CheckpointTuple:
         key = ns, checkpoint_id = said["ns"], said["id"]
         written = self._written(thread, key)
-        self._log.fetch_values([*said["values"].values(), *(packed for _, _, packed in written)])
+        self._log.fetch_values(thread, [*said["values"].values(), *(packed for _, _, packed in written)])
         checkpoint = self._codec.unpack(said["ck"])
         checkpoint["channel_values"] = {name: self._unpack(packed, thread, (ns, name)) for name, packed in said["values"].items()}
         config = {"thread_id": thread.name, "checkpoint_ns": ns}
@@ -348,18 +348,18 @@ class WaybillSaver(BaseCheckpointSaver[int]):
             checkpoint=cast("Checkpoint", checkpoint),
             metadata=cast("CheckpointMetadata", self._codec.unpack(said["md"])),
             parent_config={"configurable": {**config, "checkpoint_id": said["parent"]}} if said["parent"] else None,
-            pending_writes=[(task, channel, self._unpack(packed)) for task, channel, packed in written],
+            pending_writes=[(task, channel, self._unpack(packed, thread)) for task, channel, packed in written],
         )
 
-    def _unpack(self, packed: dict[str, Any], thread: Thread | None = None, name: Key | None = None) -> Any:
+    def _unpack(self, packed: dict[str, Any], thread: Thread, name: Key | None = None) -> Any:
         if "c" in packed:
-            return self._codec.unpack(json.loads(self._log.text(packed["c"])))
+            return self._codec.unpack(json.loads(self._log.text(thread, packed["c"])))
         if "l" not in packed:
             return self._codec.unpack(packed)
-        refs, codec = self._log.refs(packed["l"]), self._codec
-        if thread and name and name not in thread.lists:
+        refs, codec = self._log.refs(thread, packed["l"]), self._codec
+        if name and name not in thread.lists:
             thread.keep_list(name, Listed(refs, [None] * len(refs), packed["l"]["base"], packed["l"]["keep"]))
-        found = [codec.message_of(self._log.text(cards_of(one)), id_of(one)) for one in refs]
+        found = [codec.message_of(self._log.text(thread, cards_of(one)), id_of(one)) for one in refs]
         return found if packed["l"].get("is", "list") == "list" else found[0]
 
     # Writing.
@@ -485,7 +485,7 @@ class WaybillSaver(BaseCheckpointSaver[int]):
         if before:
             for message, named, seen in zip(messages, before.refs, before.messages, strict=False):
                 if seen is None:
-                    seen = before.messages[n_same] = codec.message_of(self._log.text(cards_of(named)), id_of(named))
+                    seen = before.messages[n_same] = codec.message_of(self._log.text(thread, cards_of(named)), id_of(named))
                 if not is_same(message, seen):
                     break
                 n_same += 1

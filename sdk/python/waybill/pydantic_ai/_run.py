@@ -19,7 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from .._adapter.chain import Chain, Kind, digest, dumps
 from .._adapter.lease import MOST_CARD, Holder
@@ -50,6 +50,8 @@ class Record(Chain):
 
     #: Who may write to it in this process.
     owner: object = None
+    #: A unit whose result is gone would be run again.
+    may_lack_cards: ClassVar[bool] = False
 
     def forget(self) -> None:
         self.units: dict[str, str] = {}
@@ -172,7 +174,7 @@ class DurableRun:
             return None
         said = json.loads(text)
         if "parts" in said:
-            said["result"] = json.loads(self._holder.log.text(said["parts"]))
+            said["result"] = json.loads(self._holder.log.text(record, said["parts"]))
         return said
 
     def _write(self, said: dict[str, Any], result: Any) -> None:
@@ -207,7 +209,8 @@ class DurableRun:
                 return
             record.owner = None
             try:
-                said = f"the run ended with {type(error).__name__}: {error}" if error else "the run ended"
+                # Not what it says: that may be anything, such as a password.
+                said = f"the run ended with {type(error).__name__}" if error else "the run ended"
                 self._holder.release(record, status="failed" if error else "success", said=said)
             except WaybillError as refused:
                 record.lose()
