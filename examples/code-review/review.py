@@ -93,9 +93,13 @@ def review(wb: Waybill, package: dict) -> dict[str, Turn]:
 
 def source(finding: Finding, turns: dict[str, Turn]) -> str:
     """Returns the line that a finding is about. Fails if no reviewer's model has seen it."""
-    line = (REPOSITORY / finding.path.removeprefix("change/")).read_text().splitlines()[finding.line - 1]
-    assert any(line in turns[name].calls[-1].context().text for name in ("security", "style")), f"no reviewer saw {finding.path}:{finding.line}"
-    return line.strip()
+    lines, n = (REPOSITORY / finding.path.removeprefix("change/")).read_text().splitlines(), finding.line
+    assert lines[n - 1].strip(), f"{finding.path}:{n} is empty"
+    # With the line before or after it: a line such as `return None` is in many files.
+    pairs = ["\n".join(pair) for pair in (lines[max(0, n - 2) : n], lines[n - 1 : n + 1]) if len(pair) == 2]
+    saw = [turns[name].calls[-1].context().text for name in ("security", "style")]
+    assert any(pair in text for pair in pairs for text in saw), f"no reviewer saw {finding.path}:{n}"
+    return lines[n - 1].strip()
 
 
 def spent(turn: Turn) -> str:

@@ -33,6 +33,10 @@ def test_a_finding_about_a_line_that_no_reviewer_saw_is_found(waybill):
     turns = review.review(waybill, review.pack(waybill)[0])
     with pytest.raises(AssertionError, match=r"no reviewer saw change/data/prices\.csv:2"):
         review.source(review.Finding(path="change/data/prices.csv", line=2, weight="must", text="too dear"), turns)
+    path = next(one for one in review.REPOSITORY.rglob("*.py") if "" in one.read_text().splitlines())
+    empty = review.Finding(path=f"change/{path.relative_to(review.REPOSITORY)}", line=path.read_text().splitlines().index("") + 1, weight="must", text="?")
+    with pytest.raises(AssertionError, match="is empty"):
+        review.source(empty, turns)
 
 
 def test_a_review_that_is_not_valid_does_not_get_to_the_judge(waybill, monkeypatch):

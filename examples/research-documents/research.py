@@ -11,6 +11,7 @@ from waybill import Profile, Turn, Waybill, tool
 MODEL = os.environ.get("MODEL")
 DOCUMENTS = Path(__file__).parent / "documents"
 QUESTIONS = ["When did the outage of the checkout begin and end?", "What was the cause of the outage?", "Which remedy does the payment service get?"]
+NOTHING = "The documents say nothing about this."
 BUDGET = {"tokens": 30_000, "steps": 40, "seconds": 120}  # of the editor and all whom it asks
 
 
@@ -26,7 +27,8 @@ researcher = Profile(
     model=MODEL or "demo/demo",
     internal_tools=["search_knowledge"],
     description="Answers one question from the documents.",
-    prompt="You answer one question. Search, answer with a sentence as it stands in a document, and name the place: (PATH vVERSION, lines FROM–TO).",
+    prompt="You answer one question. Search, answer with a sentence as it stands in a document, and name the place: (PATH vVERSION, lines FROM–TO). "
+    f"If you find nothing, answer: {NOTHING}",
     more={"knowledge": {"folders": ["documents"]}},
 )
 archivist = Profile(
@@ -65,10 +67,11 @@ def research(wb: Waybill, questions: list[str]) -> Turn:
 
 
 def place(finding: Turn) -> str:
-    """Returns the place that a finding names. Fails unless the document says so there, and the model saw it."""
+    """Returns the place that a finding names. Fails unless the document says so there, and the model saw it, or nothing was found."""
+    if finding.result() == NOTHING:
+        return f"none: {NOTHING}"
     named = re.fullmatch(r"(.*) \(documents/(\S+) v\d+, lines (\d+)–(\d+)\)", finding.result(), re.DOTALL)
-    if not named:
-        return f"none: {finding.result()}"
+    assert named, f"a finding names no place: {finding.result()}"
     text, path, first, last = named.groups()
     lines = (DOCUMENTS / path).read_text().splitlines()[int(first) - 1 : int(last)]
     assert text in " ".join(lines), f"{path} does not say in its lines {first} to {last}: {text}"

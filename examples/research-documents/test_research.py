@@ -28,11 +28,18 @@ def test_the_editor_gets_the_findings_and_a_slow_agent_holds_nobody_up(waybill):
     waybill.replay(*turn.tree()).assert_same_bytes()
 
 
-def test_a_place_that_does_not_say_so_is_found(waybill, monkeypatch):
-    claims = [{"say": "The outage never ended. (documents/timeline.md v1, lines 5–6)"}]
+@pytest.mark.parametrize(
+    ("claim", "wrong"),
+    [
+        ("The outage never ended. (documents/timeline.md v1, lines 5–6)", r"timeline\.md does not say in its lines 5 to 6: The outage never ended"),
+        ("The outage never ended (timeline.md, line 5).", r"names no place: The outage never ended"),
+    ],
+)
+def test_a_place_that_does_not_say_so_is_found(waybill, monkeypatch, claim, wrong):
+    claims = [{"say": claim}]
     monkeypatch.setattr(research, "researcher", research.researcher.scripted(claims))
     _, finding, *_ = research.research(waybill, research.QUESTIONS).tree()
-    with pytest.raises(AssertionError, match=r"timeline\.md does not say in its lines 5 to 6: The outage never ended"):
+    with pytest.raises(AssertionError, match=wrong):
         research.place(finding)
 
 
