@@ -34,7 +34,8 @@ def test_a_finding_about_a_line_that_no_reviewer_saw_is_found(waybill):
     with pytest.raises(AssertionError, match=r"no reviewer saw change/data/prices\.csv:2"):
         review.source(review.Finding(path="change/data/prices.csv", line=2, weight="must", text="too dear"), turns)
     path = next(one for one in review.REPOSITORY.rglob("*.py") if "" in one.read_text().splitlines())
-    empty = review.Finding(path=f"change/{path.relative_to(review.REPOSITORY)}", line=path.read_text().splitlines().index("") + 1, weight="must", text="?")
+    line = path.read_text().splitlines().index("") + 1
+    empty = review.Finding(path=f"change/{path.relative_to(review.REPOSITORY)}", line=line, weight="must", text="?")
     with pytest.raises(AssertionError, match="is empty"):
         review.source(empty, turns)
 

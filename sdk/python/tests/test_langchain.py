@@ -372,6 +372,20 @@ def test_a_message_that_is_changed_in_place_is_stored_again(waybill: Waybill):
         assert [one.content for one in kept] == ["changed", "x"]
 
 
+def test_a_thread_that_a_run_has_read_is_not_forgotten(waybill: Waybill, monkeypatch):
+    monkeypatch.setattr("waybill._adapter.log.MOST_IDLE", 2)
+    with WaybillSaver(waybill) as saver:
+
+        def reads_others(state):
+            for n in range(5):
+                saver.get_tuple({"configurable": {"thread_id": f"other {n}"}})
+            return {"done": ["a"]}
+
+        assert stepping(saver, reads_others).invoke({"done": []}, ON, durability="exit")["done"] == ["a"]
+        assert stepping(saver, says("b")).invoke({"done": []}, ON)["done"] == ["a", "b"]
+        assert set(saver._log._known) == {"other 3", "other 4", "t"}
+
+
 def test_a_thread_is_read_whole_though_a_request_failed(waybill: Waybill, monkeypatch):
     for text in ("a", "b"):
         with WaybillSaver(waybill) as saver:

@@ -15,6 +15,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from langgraph.types import Command
 
+from waybill.errors import ConfigError
 from waybill.langchain import WaybillMiddleware, WaybillSaver, WaybillStore, door
 from waybill.testing import Server
 
@@ -100,6 +101,23 @@ def test_a_tool_behind_the_door_waits_for_a_person(wb, tmp_path):
         assert "not today" in told.content
         assert log.read_text() == "baker 7\n"
     middleware.close()
+
+
+def test_doors_with_one_name_are_told_apart_and_a_worker_that_ended_is_started_again(wb, tmp_path):
+    one = WaybillMiddleware(wb, doors=[door(paying(tmp_path / "paid"))])
+    other = WaybillMiddleware(wb, doors=[door(tool(len, description="Counts."))])
+
+    def pay(key):
+        return one._doors.call("pay", {"to": "baker", "amount": 7}, key=key, labels=None).wait(20)
+
+    assert pay("a").is_over
+    with pytest.raises(ConfigError, match="doors to len have the name 'langchain', as those to pay"):
+        other._doors.call("len", {}, key="b", labels=None)
+    one._doors._worker.__exit__()
+    assert pay("c").is_over
+    with pytest.raises(ConfigError, match="before the first call"):
+        one._doors.add(door(tool(len, description="Counts.")))
+    one.close()
 
 
 def test_a_tool_behind_the_door_is_called_once_though_the_process_dies(wb, tmp_path):

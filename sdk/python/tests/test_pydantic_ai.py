@@ -392,10 +392,31 @@ def test_a_run_of_which_a_result_is_gone_is_not_run_again(wb):
     assert payer.n_paid == 1
 
 
+def test_the_model_reads_that_a_call_failed_and_was_not_cut_off_for_sure(wb):
+    n_paid = 0
+    with WaybillDurability(wb) as durability:
+        agent = Agent(TestModel(), name="clerk", capabilities=[durability])
+
+        @agent.tool_plain(metadata={"waybill": {"effect": "once"}})
+        def pay() -> str:
+            nonlocal n_paid
+            n_paid += 1
+            raise ValueError("no money")
+
+        with pytest.raises(ValueError, match="no money"), durability.run("k"):
+            agent.run_sync("go")
+        with durability.run("k"):
+            found = agent.run_sync("go")
+    assert "failed or was cut off" in str(found.all_messages())
+    assert n_paid == 1
+
+
 def test_what_an_exception_says_is_not_stored(wb):
-    with WaybillDurability(wb) as durability, pytest.raises(ValueError, match="password"), durability.run("k"):
-        Agent(TestModel(), name="clerk", capabilities=[durability]).run_sync("go")
+    def pay() -> str:
         raise ValueError("password 123")
+
+    with WaybillDurability(wb) as durability, pytest.raises(ValueError, match="password"), durability.run("k"):
+        Agent(TestModel(), name="clerk", capabilities=[durability], tools=[pay]).run_sync("go")
     (turn,) = wb.turns(label="pydantic_ai=run")
     said = str([one.content for one in wb.cards_of(turn.output_box_id)])
     assert "ended with ValueError" in said

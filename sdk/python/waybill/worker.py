@@ -82,9 +82,14 @@ class Worker:
         """Works until SIGTERM or Ctrl-C. A second signal ends it at once."""
         asyncio.run(self.serve(signals=True))
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether its thread runs."""
+        return self._thread is not None and self._thread.is_alive()
+
     def __enter__(self) -> Worker:
         """Works in a thread of this process until the block ends."""
-        if self._thread and self._thread.is_alive():
+        if self.is_at_work:
             raise ConfigError("this worker is at work already")
         self._up, self._failed = threading.Event(), None
         self._thread = threading.Thread(target=self._in_thread, name="waybill worker", daemon=True)

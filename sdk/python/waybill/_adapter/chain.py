@@ -93,7 +93,7 @@ class Chain:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a write waits, so that the chain must stay in memory."""
+        """Whether it is in use, so that it must stay in memory."""
         return self.held is not None
 
     def forget(self) -> None:

@@ -6,14 +6,20 @@ import json
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, cast
+from weakref import WeakValueDictionary
 
 from .._sync.client import Waybill
 from .._sync.turn import Turn
 from .._turns import WorkerTurn
+from ..errors import ConfigError
 from ..profile import Profile
 from ..tools import Tool
 from ..wire import uuid7
 from ..worker import Worker, card
+
+#: By server, project and name: the doors of this process whose calls are answered.
+AT_WORK: WeakValueDictionary[tuple[str, str | None, str], Doors] = WeakValueDictionary()
+NAMES = threading.Lock()
 
 
 class _Signature:
@@ -45,30 +51,40 @@ class Door(Tool[..., Any]):
 
 
 class Doors:
-    """The tools of one application that are called through Waybill, and the worker that answers the calls. `name` begins the names
-    of the profile and queues: each application has its own."""
+    """Tools of an application that are called through Waybill, and the worker that answers the calls. `name` begins the names of the
+    profile and queues: each set of tools has its own."""
 
     def __init__(self, client: Waybill, name: str, program: str, tools: Iterable[Tool[..., Any]] = ()) -> None:
         self.client, self.program = client, program
         self.tools: dict[str, Tool[..., Any]] = {}
-        self._profile, self._target, self._lock = f"{name}-door", f"{name}-tools", threading.Lock()
+        self._name, self._profile, self._target, self._lock = name, f"{name}-door", f"{name}-tools", threading.Lock()
+        self._key = client.config.url, client.config.project, name
         self._worker: Worker | None = None
         for one in tools:
             self.add(one)
 
     def add(self, tool: Tool[..., Any]) -> None:
+        if self._worker is not None and tool.name not in self.tools:
+            raise ConfigError(f"{tool.name}: put it behind the door before the first call of another tool behind it, or behind a door of its own")
         tool.target = self._target
         self.tools[tool.name] = tool
 
     def call(self, tool: str, arguments: Mapping[str, Any], *, key: str, labels: dict[str, str] | None) -> Turn[Any]:
         """Returns the turn that makes a call. The same key is the same call."""
-        self._work()
+        self.work()
         return self.client.run(self._profile, json.dumps({"tool_name": tool, "arguments": json.dumps(arguments)}), key=key, labels=labels)
 
-    def _work(self) -> None:
-        """Answers calls, in a thread of this process. Any process that has the tools may answer them."""
+    def work(self) -> None:
+        """Answers calls, in a thread of this process, which is started again if it has ended. Any process that has the tools may answer them."""
+        with NAMES:
+            other = AT_WORK.setdefault(self._key, self)
+        if other.tools.keys() != self.tools.keys():
+            raise ConfigError(
+                f"doors to {', '.join(self.tools)} have the name {self._name!r}, as those to {', '.join(other.tools)} in this process have: "
+                f"their calls would get mixed up. Give each set of doors a name of its own"
+            )
         with self._lock:
-            if self._worker is not None:
+            if self._worker is not None and self._worker.is_at_work:
                 return
             prompt = f"Its turns make one call each, for an agent of {self.program}."
             tools = list(self.tools.values())
@@ -80,6 +96,9 @@ class Doors:
 
     def close(self) -> None:
         """Stops answering calls."""
+        with NAMES:
+            if AT_WORK.get(self._key) is self:
+                del AT_WORK[self._key]
         if self._worker is not None:
             self._worker.__exit__()
             self._worker = None

@@ -18,6 +18,8 @@ from .writers import Writers
 C = TypeVar("C", bound=Chain)
 #: Cards that are read of a long turn at first.
 TAIL = 200
+#: Chains that are kept of those that are not busy.
+MOST_IDLE = 1024
 
 
 class Log(Generic[C]):
@@ -41,13 +43,19 @@ class Log(Generic[C]):
             name = str(name)
             if name not in self._known:
                 self._known[name] = self._make(name)
+                if len(self._known) > MOST_IDLE:
+                    self._forget_idle()
             self._known.move_to_end(name)
-            if len(self._known) > 1024:
-                oldest = next((one for one in self._known.values() if not one.is_busy), None)
-                if oldest and oldest.name != name and oldest.io.acquire(blocking=False):
-                    oldest.io.release()
-                    del self._known[oldest.name]
             return self._known[name]
+
+    def _forget_idle(self) -> None:
+        for one in [one for one in self._known.values() if not one.is_busy][:-MOST_IDLE]:
+            if one.io.acquire(blocking=False):
+                try:
+                    if not one.is_busy:
+                        del self._known[one.name]
+                finally:
+                    one.io.release()
 
     def held(self) -> list[C]:
         with self._lock:

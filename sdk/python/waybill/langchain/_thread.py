@@ -14,6 +14,8 @@ The types of the cards:
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,6 +31,8 @@ Key = tuple[str, str]
 
 #: Of one thread, the checkpoints that are kept as they were read, and the lists of messages. Of the others, the ids of their cards are kept.
 MOST_RECENT, MOST_LISTS = 16, 8
+#: For so long after a run has read a thread, it may still write to it.
+RUN_SECONDS = 600
 
 
 class ThreadTaken(WaybillError):
@@ -94,10 +98,12 @@ class Thread(Chain):
     runs: OrderedDict[object, Run] = field(default_factory=lambda: OrderedDict[object, Run]())
     #: Where the log ended when the thread was last read or written here.
     seen: Position = (None, 0)
+    #: When a run has read it last.
+    begun_at: float = -math.inf
 
     @property
     def is_busy(self) -> bool:
-        return self.held is not None or bool(self.queue)
+        return self.held is not None or bool(self.queue) or time.monotonic() - self.begun_at < RUN_SECONDS
 
     def forget(self) -> None:
         """Empties the index."""
@@ -120,6 +126,8 @@ class Thread(Chain):
     def begin(self, key: object, control: object) -> Run:
         """Notes a run that has read the thread as it is now."""
         run = self.runs[key] = Run(self.position, control)
+        if control is not None:
+            self.begun_at = time.monotonic()
         if len(self.runs) > 1000:
             # Those who only read do not push out a run.
             alike = [one for one, known in self.runs.items() if (known.control is None) == (control is None)]

@@ -50,7 +50,7 @@ def door(
 
 class WaybillMiddleware(AgentMiddleware[Any, Any, Any]):
     """`record` names a provider that the server records. `agent` is the name under which its conversations are listed; `key` is a key of scope
-    `recorder`, by default that of the client. `name` begins the names of the profile and queues of the doors: each application has its own.
+    `recorder`, by default that of the client. `name` begins the names of the profile and queues of the doors: each set of doors has its own.
 
     If a call takes longer than `wait_seconds`, because a person is asked, the graph is interrupted. Go on with `Command(resume=True)`."""
 

@@ -34,7 +34,7 @@ class StillWaiting(WaybillError, AgentsException):
 
 
 class WaybillDoor:
-    """Puts tools behind the door. `name` begins the names of its profile and queues: each application has its own. If a call takes longer than
+    """Puts tools behind the door. `name` begins the names of its profile and queues: each set of doors has its own. If a call takes longer than
     `wait_seconds`, the run ends with StillWaiting; if that is None, it waits."""
 
     def __init__(self, client: Waybill | AsyncWaybill | None = None, *, name: str = "openai-agents", wait_seconds: float | None = None) -> None:
@@ -81,6 +81,7 @@ class WaybillDoor:
             except NotYet as error:
                 if until and time.monotonic() > until:
                     raise StillWaiting(f"{tool}: turn {turn.id} waits for a person, or for the tool") from error
+                await asyncio.to_thread(self._doors.work)
                 await asyncio.sleep(0.5)
         return answer_of(turn)[1]
 

@@ -53,6 +53,10 @@ class Record(Chain):
     #: A unit whose result is gone would be run again.
     may_lack_cards: ClassVar[bool] = False
 
+    @property
+    def is_busy(self) -> bool:
+        return self.held is not None or self.owner is not None
+
     def forget(self) -> None:
         self.units: dict[str, str] = {}
         self.begun: set[str] = set()

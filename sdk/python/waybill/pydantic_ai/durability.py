@@ -87,7 +87,7 @@ class Backend(JournalCallableOperationBackend[Config]):
         except MaybeMade as error:
             record_durable_unit(executed=False)
             # Each time it is started again, the model is told the same.
-            raise ToolFailed("The process died during this call: it may have been made, or not. It is not made again.") from error
+            raise ToolFailed("This call was begun before, and failed or was cut off: it may have been made, or not. It is not made again.") from error
         record_durable_unit(executed=is_new)
         return result
 
