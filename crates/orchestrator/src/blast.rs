@@ -10,12 +10,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, hash_map::Entry},
+    hash::Hash,
     mem,
+    time::{Duration, Instant},
 };
 
 use chrono::{DateTime, Utc};
 use serde::Serialize;
-use waybill_context::{layer::BlockKey, receipt::Receipt};
+use waybill_context::{layer::BlockKey, receipt::Receipt, unit::Reason};
 use waybill_core::{
     artifact::ArtifactPath,
     card_box::Span,
@@ -24,11 +26,11 @@ use waybill_core::{
 };
 use waybill_kernel::{
     blast::{self as kernel, Called},
-    receipt,
+    offload, receipt,
     work::UnitOfWork,
 };
 
-use crate::replay::{self, Error};
+use crate::replay::{self, Error, Recorded};
 
 /// How something came to be in a blast radius. What comes first is more certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, utoipa::ToSchema)]
@@ -100,8 +102,12 @@ pub struct Radius {
 /// The most entries that are followed from one card or box.
 const MOST_EACH: i64 = 10_000;
 /// Turns whose receipts are in memory at a time, and boxes or cards of one statement.
-const PORTION: usize = 50;
-const IDS: usize = 1_000;
+const PORTION: usize = 10;
+const IDS: usize = 200;
+/// How long a walk may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Places of a range that are looked at one by one.
+const PLACES: usize = 1_000;
 
 /// Walks from cards to everything that followed from them, up to `most` turns.
 pub async fn radius(work: &mut UnitOfWork, card_ids: &[CardId], most: usize) -> Result<Radius, Error> {
@@ -117,6 +123,8 @@ pub async fn radius(work: &mut UnitOfWork, card_ids: &[CardId], most: usize) -> 
         to_follow: Vec::new(),
         to_spread: Vec::new(),
         to_look: BTreeSet::new(),
+        n_could: 0,
+        until: Instant::now() + PATIENCE,
         is_cut: false,
     };
     for card_id in card_ids {
@@ -136,11 +144,37 @@ struct Seen {
     could: bool,
 }
 
+/// A model call, without its receipt.
+#[derive(Clone, Copy)]
+struct Known {
+    step_id: StepId,
+    from_seq: Option<i64>,
+    created_at: DateTime<Utc>,
+}
+
 /// From a time on, until another.
 type Period = (DateTime<Utc>, DateTime<Utc>);
 
 /// A part of a box, and what it has.
 type Part = (i64, i64, How);
+
+/// Checks whether something has as many entries as are read of it: it may have more.
+fn is_full<T: Eq + Hash>(of: impl Iterator<Item = T>) -> bool {
+    let mut counts: HashMap<T, i64> = HashMap::new();
+    of.into_iter().any(|one| {
+        let n = counts.entry(one).or_default();
+        *n += 1;
+        *n >= MOST_EACH
+    })
+}
+
+/// Lists the cards of which a request was made, and those that a summary in it covers. `None` means that it cannot be composed again.
+fn sources(recorded: Recorded) -> Option<Vec<(CardId, bool)>> {
+    let call = recorded.render().ok()?;
+    let shown = call.composed.manifest().flat_map(|shown| shown.sources).map(|source| (source.card_id, false));
+    let covered = call.composed.omitted.iter().filter(|omitted| omitted.reason == Reason::Covered);
+    Some(shown.chain(covered.flat_map(|omitted| &omitted.card_ids).map(|card_id| (*card_id, true))).collect())
+}
 
 struct Walk<'w> {
     work: &'w mut UnitOfWork,
@@ -156,12 +190,19 @@ struct Walk<'w> {
     to_follow: Vec<CardId>,
     to_spread: Vec<(Span, How)>,
     to_look: BTreeSet<TurnId>,
+    /// Turns that count towards the most.
+    n_could: usize,
+    until: Instant,
     is_cut: bool,
 }
 
 impl Walk<'_> {
     async fn go(&mut self) -> Result<(), Error> {
         loop {
+            if Instant::now() >= self.until {
+                self.is_cut = true;
+                return Ok(());
+            }
             if !self.to_follow.is_empty() {
                 self.follow().await?;
             } else if !self.to_spread.is_empty() {
@@ -195,7 +236,7 @@ impl Walk<'_> {
     async fn follow(&mut self) -> Result<(), Error> {
         let card_ids = self.to_follow.split_off(self.to_follow.len().saturating_sub(IDS));
         let found = kernel::standing(self.work, &card_ids, MOST_EACH).await?;
-        self.is_cut |= found.len() as i64 >= MOST_EACH;
+        self.is_cut |= is_full(found.iter().map(|at| at.card_id));
         for at in found {
             let how = self.cards[&at.card_id];
             let span = Span { box_id: at.box_id, from: at.place, upto: at.place };
@@ -211,7 +252,7 @@ impl Walk<'_> {
         let parts = self.to_spread.split_off(self.to_spread.len().saturating_sub(IDS));
         let spans: Vec<Span> = parts.iter().map(|(span, _)| *span).collect();
         let ranges = kernel::ranges(self.work, &spans, MOST_EACH).await?;
-        self.is_cut |= ranges.len() as i64 >= MOST_EACH;
+        self.is_cut |= is_full(ranges.iter().map(|range| range.n));
         let mut box_ids: BTreeSet<BoxId> = spans.iter().map(|span| span.box_id).collect();
         for range in ranges {
             let (span, how) = parts[usize::try_from(range.n).unwrap_or_default()];
@@ -224,7 +265,9 @@ impl Walk<'_> {
         let box_ids: Vec<BoxId> = box_ids.into_iter().collect();
         for box_ids in box_ids.chunks(IDS) {
             let mut owned = HashSet::new();
-            for (box_id, turn_id) in receipt::readers(self.work, box_ids, None, MOST_EACH).await? {
+            let readers = receipt::readers(self.work, box_ids, None, MOST_EACH).await?;
+            self.is_cut |= is_full(readers.iter().map(|(box_id, _)| *box_id));
+            for (box_id, turn_id) in readers {
                 // First comes the turn that the box is for, then its forks, which may have read less of it.
                 self.see(turn_id, owned.insert(box_id));
             }
@@ -234,9 +277,13 @@ impl Walk<'_> {
 
     /// Looks at a turn, unless there are enough.
     fn see(&mut self, turn_id: TurnId, could: bool) {
-        if !self.turns.contains_key(&turn_id) && self.turns.len() >= self.most {
-            self.is_cut = true;
-            return;
+        let known = self.turns.get(&turn_id).is_some_and(|seen| seen.could);
+        if could && !known {
+            if self.n_could >= self.most {
+                self.is_cut = true;
+                return;
+            }
+            self.n_could += 1;
         }
         self.turns.entry(turn_id).or_default().could |= could;
         self.to_look.insert(turn_id);
@@ -249,12 +296,16 @@ impl Walk<'_> {
         let writers = kernel::writers(self.work, &turn_ids).await?;
         let sessions: HashMap<TurnId, Option<SessionId>> =
             writers.iter().map(|writer| (writer.agent_turn_id, writer.session_id)).collect();
-        let mut calls: BTreeMap<TurnId, Vec<(Called, Option<How>)>> = BTreeMap::new();
+        let mut calls: BTreeMap<TurnId, Vec<(Known, Option<How>)>> = BTreeMap::new();
         for called in kernel::calls(self.work, &turn_ids).await? {
-            let receipt: Receipt = serde_json::from_str(called.receipt.0.get())?;
             let session_id = sessions.get(&called.agent_turn_id).copied().flatten();
-            let how = self.shows(&called, receipt, session_id).await?;
-            calls.entry(called.agent_turn_id).or_default().push((called, how));
+            let how = self.shows(&called, session_id).await?;
+            let Called { agent_turn_id, step_id, from_seq, created_at, receipt: _ } = called;
+            calls.entry(agent_turn_id).or_default().push((Known { step_id, from_seq, created_at }, how));
+            if Instant::now() >= self.until {
+                self.is_cut = true;
+                return Ok(());
+            }
         }
         for writer in writers {
             let turn_id = writer.agent_turn_id;
@@ -285,19 +336,13 @@ impl Walk<'_> {
     }
 
     /// Returns what a call was shown.
-    async fn shows(
-        &mut self,
-        called: &Called,
-        receipt: Receipt,
-        session_id: Option<SessionId>,
-    ) -> Result<Option<How>, Error> {
+    async fn shows(&mut self, called: &Called, session_id: Option<SessionId>) -> Result<Option<How>, Error> {
+        let receipt: Receipt = serde_json::from_str(called.receipt.0.get())?;
         let parts = |span: &Span| {
             let parts = self.spans.get(&span.box_id).into_iter().flatten();
             let has = |(from, upto, _): &&Part| {
                 let places = (*from).max(span.from)..=(*upto).min(span.upto);
-                // Single places, or what a turn wrote: only the former are ever gone.
-                let was_gone = from == upto && receipt.gone.contains(span.box_id, *from);
-                !places.is_empty() && !was_gone
+                places.take(PLACES).any(|place| !receipt.gone.contains(span.box_id, place))
             };
             parts.filter(has).map(|(_, _, how)| *how).min()
         };
@@ -319,16 +364,13 @@ impl Walk<'_> {
         }
         // Something was left out: whether it was this can only be seen in the request.
         let recorded = replay::record(self.work, called.step_id, receipt).await?;
-        let shown = match recorded.render() {
-            Ok(call) => call
-                .composed
-                .manifest()
-                .flat_map(|shown| shown.sources)
-                .filter_map(|source| self.cards.get(&source.card_id).copied())
-                .min(),
-            Err(_) => read,
-        };
-        Ok(shown.into_iter().chain(todo).min())
+        let sources = offload::run(recorded.n_bytes(), move || sources(recorded)).await;
+        // A request that cannot be composed again accuses no one.
+        let shown = sources.into_iter().flatten().filter_map(|(card_id, is_covered)| {
+            let how = *self.cards.get(&card_id)?;
+            Some(if is_covered { How::Derived } else { how })
+        });
+        Ok(shown.chain(todo).min())
     }
 
     /// Follows what a turn wrote.
@@ -341,7 +383,9 @@ impl Walk<'_> {
         for card_id in &written {
             self.taint(*card_id, How::Derived);
         }
-        for pinned in kernel::pinned(self.work, &written, MOST_EACH).await? {
+        let pinned = kernel::pinned(self.work, &written, MOST_EACH).await?;
+        self.is_cut |= is_full(pinned.iter().map(|pinned| (pinned.card_id, pinned.path.clone())));
+        for pinned in pinned {
             if pinned.created_at >= since {
                 self.taint(pinned.other_card_id, How::Derived);
                 let (path, version) = (pinned.path, pinned.version);
@@ -353,7 +397,9 @@ impl Walk<'_> {
 
     /// Follows what a turn asked other turns for.
     async fn asked(&mut self, turn_id: TurnId, steps: &HashSet<StepId>) -> Result<(), Error> {
-        for asked in kernel::asked(self.work, &[turn_id], MOST_EACH).await? {
+        let found = kernel::asked(self.work, &[turn_id], MOST_EACH).await?;
+        self.is_cut |= is_full(found.iter().map(|_| turn_id));
+        for asked in found {
             if !steps.contains(&asked.parent_step_id) {
                 continue;
             }
@@ -380,17 +426,21 @@ impl Walk<'_> {
         if !patches.iter().any(|patch| steps.contains(&patch.step_id)) {
             return Ok(());
         }
+        self.is_cut |= is_full(patches.iter().map(|_| session_id));
         self.sessions.insert(session_id);
         let lists: Vec<_> = patches.iter().filter(|patch| patch.todo).collect();
         let todos = self.todos.entry(session_id).or_default();
+        let n_known = todos.len();
         for (n, list) in lists.iter().enumerate().filter(|(_, list)| steps.contains(&list.step_id)) {
             let until = lists.get(n + 1).map_or(DateTime::<Utc>::MAX_UTC, |next| next.created_at);
             if !todos.contains(&(list.created_at, until)) {
                 todos.push((list.created_at, until));
             }
         }
-        for turn_id in kernel::of_session(self.work, session_id, MOST_EACH).await? {
-            self.see(turn_id, false);
+        if todos.len() > n_known {
+            let turn_ids = kernel::of_session(self.work, session_id, MOST_EACH).await?;
+            self.is_cut |= is_full(turn_ids.iter().map(|_| session_id));
+            turn_ids.into_iter().for_each(|turn_id| self.see(turn_id, false));
         }
         Ok(())
     }

@@ -35,7 +35,10 @@ use waybill_kernel::{
     work::{self, Kernel},
 };
 
-use crate::{gather::Gathered, write};
+use crate::{
+    gather::{self, Gathered},
+    write,
+};
 
 /// A summary, and what it cost if a model was asked.
 #[derive(Clone, Debug, Default)]
@@ -67,6 +70,8 @@ pub enum Error {
     Card(#[from] card::Error),
     #[error(transparent)]
     Work(#[from] work::Error),
+    #[error(transparent)]
+    Gather(#[from] gather::Error),
 }
 
 /// What a compaction did.
@@ -288,6 +293,7 @@ async fn look_again(
     gathered.compression_card_id = board.compression_card_id;
     let card_ids: Vec<CardId> = board.compression_card_id.into_iter().collect();
     let found = card::fetch(&mut work, &card_ids, None).await?.found.pop();
+    gather::verify(&found)?;
     gathered.materials.session_summary = found.and_then(Reading::into_live);
     // If the session's memory was replaced, what this turn read of the old one belongs to the turn alone.
     gathered.messages_box_id = Some(board.messages_box_id).filter(|now| gathered.messages_box_id == Some(*now));

@@ -432,7 +432,7 @@ async fn store(
 }
 
 /// Refuses cards that someone has changed in the database: the model is asked with what was written, or not at all (CX-11).
-fn verify<'a>(readings: impl IntoIterator<Item = &'a Reading>) -> Result<(), Error> {
+pub(crate) fn verify<'a>(readings: impl IntoIterator<Item = &'a Reading>) -> Result<(), Error> {
     let changed = changed(readings.into_iter().filter_map(Reading::live));
     if changed.is_empty() { Ok(()) } else { Err(Error::Changed(changed)) }
 }

@@ -85,18 +85,19 @@ class Everything:
         api = wb.api
         self.turns = {one.agent_turn_id: one for one in _pages(lambda after: api.list_turns(after=after, most=1000))}
         self.boxes: dict[str, list[Any]] = {}
-        self.calls: dict[str, list[tuple[str, Any, set[str], bool]]] = {}
+        self.calls: dict[str, list[tuple[str, Any, set[str], bool, set[str]]]] = {}
         self.arguments: dict[str, list[str]] = {}
         for turn_id, turn in self.turns.items():
             for box_id in (turn.context_box_id, turn.output_box_id):
                 self.boxes[box_id] = list(_pages(lambda after, box_id=box_id: api.list_cards(box_id, after=after, most=1000)))
             self.calls[turn_id] = []
             for one in api.list_receipts(turn_id):
-                messages = list(_pages(lambda after, one=one, turn_id=turn_id: api.list_context_messages(turn_id, step_id=one.step_id, after=after)))
-                shown = {source.card_id for message in messages for source in message.sources}
+                seen = api.show_context(turn_id, step_id=one.step_id, bodies=False)
+                shown = {source.card_id for message in seen.messages for source in message.sources}
+                covered = {card_id for omitted in seen.omitted if omitted.reason == "covered" for card_id in omitted.card_ids}
                 # Summaries and questions stand in messages of their own; the prompt and the tools are not followed.
                 has_todo = any(block.key == "todo__context" for block in one.receipt.blocks)
-                self.calls[turn_id].append((one.step_id, one.receipt, shown, has_todo))
+                self.calls[turn_id].append((one.step_id, one.receipt, shown, has_todo, covered))
             parts = _pages(lambda after, turn_id=turn_id: api.list_handovers(turn_id, after=after))
             places = {place for part in parts if part.rule == "argument" for place in range(part.from_place, part.from_place + part.n_cards)}
             cards = [card_id(placed) for placed in self.boxes[turn.context_box_id] if placed.place in places]
@@ -142,10 +143,10 @@ class Everything:
         return found, len(tainted) - 1
 
     def how(self, turn_id: str, call: Any, seed: str, tainted: set[str], bad_todos: set[str]) -> str | None:
-        _, receipt, shown, has_todo = call
+        _, receipt, shown, has_todo, covered = call
         if seed in shown:
             return "did"
-        if shown & tainted:
+        if (shown | covered) & tainted:
             return "derived"
         if has_todo:
             before = [one for one in self.todos.get(self.turns[turn_id].session_id, []) if one.created_at <= receipt.read_at]

@@ -7,11 +7,14 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use waybill_core::{
     card::{Gone, Reading},
-    id::{CardId, TurnId},
+    id::{CardId, ProjectId, TurnId},
     json,
     turn::TurnStatus,
 };
-use waybill_kernel::{audit, card, card_box, handover, migrate, work::UnitOfWork};
+use waybill_kernel::{
+    audit, card, card_box, handover, migrate,
+    work::{Kernel, UnitOfWork},
+};
 use waybill_orchestrator::blast::{self, How};
 
 use crate::{
@@ -205,14 +208,10 @@ async fn blast(card: &Named<CardId>, most: u16, stop: Option<&str>, place: &Plac
     let radius = blast::radius(&mut work, &[card_id], usize::from(most)).await?;
     let open = radius.turns.iter().filter(|turn| turn.status == TurnStatus::Open && turn.how != How::Could);
     let open: Vec<TurnId> = open.map(|turn| turn.agent_turn_id).collect();
-    if let Some(reason) = stop {
-        for turn_id in &open {
-            stop_turn(&kernel, project_id, *turn_id, reason).await?;
-        }
-    }
+    drop(work);
     if as_json {
         output::json(&radius)?;
-        return Ok(ExitCode::SUCCESS);
+        return stop_all(&kernel, project_id, &open, stop).await;
     }
     let word = |how: How| match how {
         How::Did => "did",
@@ -251,14 +250,29 @@ async fn blast(card: &Named<CardId>, most: u16, stop: Option<&str>, place: &Plac
         println!("the memory of session {} was changed after that", output::id(session_id));
     }
     if radius.is_cut {
-        println!("There is more: use --most, up to 10000.");
+        println!(
+            "There is more: the walk ended at {most} turns, or after ten seconds. --most allows up to 10000 turns."
+        );
     }
-    match (stop, open.len()) {
-        (_, 0) => {}
-        (Some(_), n) => println!("{n} turns that were open were stopped."),
-        (None, n) => println!("{n} of these turns are still open. --stop REASON stops them."),
+    if stop.is_none() && !open.is_empty() {
+        println!("{} of these turns are still open. --stop REASON stops them.", open.len());
     }
-    Ok(ExitCode::SUCCESS)
+    stop_all(&kernel, project_id, &open, stop).await
+}
+
+/// Stops turns that are open, if there is a reason to. One that cannot be stopped holds up no other.
+async fn stop_all(kernel: &Kernel, project_id: ProjectId, open: &[TurnId], reason: Option<&str>) -> Result<ExitCode> {
+    let mut code = ExitCode::SUCCESS;
+    for turn_id in reason.map_or(&[][..], |_| open) {
+        match stop_turn(kernel, project_id, *turn_id, reason.unwrap_or_default()).await {
+            Ok(stopped) => eprintln!("turn {turn_id}: {}", stopped.as_str()),
+            Err(error) => {
+                output::error(&error, false);
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
 }
 
 async fn show(cards: &[Named<CardId>], place: &Place) -> Result<ExitCode> {

@@ -158,6 +158,7 @@ impl From<compact::Error> for Halt {
     fn from(error: compact::Error) -> Halt {
         match error {
             compact::Error::Call(error) => error.into(),
+            compact::Error::Gather(error) => error.into(),
             error => Halt::Failed(Error::Compact(error)),
         }
     }
